@@ -14,5 +14,5 @@ pub extern "C" fn spark_ccl_group_start() -> Status {
 /// `spark_ccl_group_end`.
 #[unsafe(no_mangle)]
 pub extern "C" fn spark_ccl_group_end() -> Status {
-    guarded(groups::end)
+    guarded(|| groups::end().map(drop))
 }

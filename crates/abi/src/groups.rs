@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -13,7 +14,7 @@ use spark_ccl_fork::Process;
 use crate::comm::Comm;
 use crate::enqueued::Enqueued;
 use crate::failure::{Failure, Kind};
-use crate::started::Started;
+use crate::started::{Held, Started};
 
 /// The groups that a thread has opened.
 struct Group {
@@ -21,16 +22,33 @@ struct Group {
     owner: Process,
     /// How many groups are open, one within the other.
     depth: usize,
-    /// In their order, with those that could not be started.
-    calls: Vec<Result<Started, Failure>>,
+    /// In their order, with those that could not begin.
+    calls: Vec<Result<Call, Failure>>,
     /// Those that are to be enqueued in streams.
     enqueued: Vec<Enqueued>,
     /// By what they must be in order with.
     meetings: BTreeMap<usize, Vec<Meeting>>,
+    /// Those that the group does not wait for.
+    background: Vec<Meeting>,
+}
+
+/// A call on host memory.
+enum Call {
+    Started(Started),
+    Held(Held),
 }
 
 /// What ranks do together that is no call, such as making a communicator.
 pub type Meeting = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
+
+/// What goes on when a function returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing.
+    Done,
+    /// A meeting in a thread of its own.
+    Background,
+}
 
 thread_local! {
     static GROUP: RefCell<Option<Group>> = const { RefCell::new(None) };
@@ -48,6 +66,7 @@ pub fn start() -> Result<(), Failure> {
             calls: Vec::new(),
             enqueued: Vec::new(),
             meetings: BTreeMap::new(),
+            background: Vec::new(),
         });
         group.depth += 1;
     });
@@ -58,7 +77,7 @@ pub fn start() -> Result<(), Failure> {
 ///
 /// # Errors
 /// There is none; else the first failure of its calls.
-pub fn end() -> Result<(), Failure> {
+pub fn end() -> Result<Progress, Failure> {
     let ended = with_group(|own| {
         let group = own.as_mut()?;
         group.depth -= 1;
@@ -66,36 +85,53 @@ pub fn end() -> Result<(), Failure> {
     });
     match ended.flatten() {
         None => Err(usage("no group is open in this thread")),
-        Some(None) => Ok(()),
+        Some(None) => Ok(Progress::Done),
         Some(Some(group)) => group.end(),
     }
 }
 
 impl Group {
-    fn end(self) -> Result<(), Failure> {
-        let met = together(self.meetings);
-        // Device calls come first, since waiting for the others may take long. If a call of the
-        // group could not begin, none is enqueued.
-        let enqueued = if self.calls.iter().all(Result::is_ok) {
+    /// Begins what has waited for the end, unless a call could not begin: other ranks may have
+    /// begun nothing either, and this one would wait for them in vain.
+    fn end(self) -> Result<Progress, Failure> {
+        let is_whole = self.calls.iter().all(Result::is_ok);
+        let enqueued = if is_whole {
             Enqueued::enqueue(&self.enqueued)
         } else {
             Ok(())
         };
+        let calls = begin(self.calls, is_whole && enqueued.is_ok());
+        let met = if enqueued.is_ok() && calls.iter().all(Result::is_ok) {
+            // First those in the background: others may meet them.
+            let began = in_background(self.background);
+            together(self.meetings).and(began)
+        } else {
+            Ok(Progress::Done)
+        };
         // All of them: their buffers are the caller's again.
         let wait = |call: Result<Started, Failure>| call.and_then(|started| started.wait());
-        let outcomes: Vec<_> = self.calls.into_iter().map(wait).collect();
-        outcomes
-            .into_iter()
-            .collect::<Result<(), _>>()
-            .and(enqueued)
-            .and(met)
+        let outcomes: Vec<_> = calls.into_iter().map(wait).collect();
+        let outcome: Result<(), _> = outcomes.into_iter().collect();
+        outcome.and(enqueued).and(met)
     }
+}
+
+/// Starts held calls up to the first that fails, or none.
+fn begin(calls: Vec<Result<Call, Failure>>, mut all: bool) -> Vec<Result<Started, Failure>> {
+    let begin = |call| match call {
+        Ok(Call::Started(started)) => Some(Ok(started)),
+        Ok(Call::Held(held)) => all
+            .then(|| held.start())
+            .inspect(|begun| all &= begun.is_ok()),
+        Err(failure) => Some(Err(failure)),
+    };
+    calls.into_iter().filter_map(begin).collect()
 }
 
 /// Has ranks meet that may wait for each other: all but the last in threads of their own.
 fn together(mut meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<(), Failure> {
     let one_by_one = |meetings: Vec<Meeting>| {
-        let met = meetings.into_iter().map(|meeting| meeting());
+        let met = meetings.into_iter().map(attempt);
         met.fold(Ok(()), Result::and)
     };
     let Some((_, last)) = meetings.pop_last() else {
@@ -103,24 +139,45 @@ fn together(mut meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<(), Failure> 
     };
     let threads = meetings
         .into_values()
-        .map(|own| spark_ccl_log::spawn("spark-group", move || one_by_one(own)));
+        .map(|own| spawn("spark-group", move || one_by_one(own)));
     let threads: Vec<_> = threads.collect();
-    let mut outcome = one_by_one(last);
-    for thread in threads {
-        let met = match thread.map(JoinHandle::join) {
-            Ok(Ok(met)) => met,
-            Ok(Err(_)) => Err(Failure::new(
-                Kind::Internal,
-                "a thread of the group panicked",
-            )),
-            Err(error) => Err(Failure::new(
-                Kind::System,
-                format!("no thread can be started for a rank of the group: {error}"),
-            )),
-        };
-        outcome = met.and(outcome);
+    let outcome = one_by_one(last);
+    let join = |thread: JoinHandle<_>| thread.join().unwrap_or_else(|_| Err(panicked()));
+    let met = threads.into_iter().map(|thread| thread.and_then(join));
+    met.fold(outcome, |outcome, met| met.and(outcome))
+}
+
+/// Has each rank meet others in a thread of its own, for which nobody waits.
+fn in_background(meetings: Vec<Meeting>) -> Result<Progress, Failure> {
+    let mut progress = Ok(Progress::Done);
+    for meeting in meetings {
+        let began = spawn("spark-init", || attempt(meeting));
+        progress = progress.and(began.map(|_| Progress::Background));
     }
-    outcome
+    progress
+}
+
+/// A meeting that panics must not keep the others from being waited for.
+fn attempt(meeting: Meeting) -> Result<(), Failure> {
+    // Whatever a panic leaves half done belongs to a communicator, which copes with that itself.
+    catch_unwind(AssertUnwindSafe(meeting)).unwrap_or_else(|_| Err(panicked()))
+}
+
+fn panicked() -> Failure {
+    Failure::new(Kind::Internal, "a rank panicked as it met others")
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, Failure> {
+    let no_thread = |error| {
+        Failure::new(
+            Kind::System,
+            format!("no thread can be started for a rank: {error}"),
+        )
+    };
+    spark_ccl_log::spawn(name, work).map_err(no_thread)
 }
 
 /// Has this rank meet others, at the end of the open group if there is one: beside the group's
@@ -136,7 +193,22 @@ pub fn meet(order: usize, meeting: Meeting) -> Result<(), Failure> {
             same.extend(meeting.take());
         }
     });
-    meeting.map_or(Ok(()), |alone| alone())
+    meeting.map_or(Ok(()), attempt)
+}
+
+/// Has this rank meet others in a thread of its own, from the end of the open group on if there is
+/// one. Returns whether the meeting goes on.
+///
+/// # Errors
+/// No thread can be started, where no group is open.
+pub fn meet_in_background(meeting: Meeting) -> Result<Progress, Failure> {
+    let mut meeting = Some(meeting);
+    with_group(|group| {
+        if let Some(group) = group {
+            group.background.extend(meeting.take());
+        }
+    });
+    in_background(meeting.into_iter().collect())
 }
 
 /// Whether this thread has opened one.
@@ -176,7 +248,28 @@ pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure
     // SAFETY: until `call` is done, also where that is at the end of the group, what it sends is
     // initialised memory that nobody writes, and what it receives can be written, and nobody else
     // uses it (this function's contract).
-    push(Ok(unsafe { Started::start(comm, call) }?));
+    push(Ok(Call::Started(unsafe { Started::start(comm, call) }?)));
+    Ok(())
+}
+
+/// Runs a call on host memory; in an open group, checks it, and the group's end starts it and waits
+/// for it.
+///
+/// # Safety
+/// That of [`run`].
+///
+/// # Errors
+/// Those of `run_untyped`.
+pub unsafe fn hold(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<(), Failure> {
+    if !is_open() {
+        // SAFETY: until the call is done, what it sends is initialised memory that nobody writes,
+        // and what it receives can be written, and nobody else uses it (this function's contract).
+        return unsafe { run(comm, &call) };
+    }
+    // SAFETY: until the call is done, also where that is at the end of the group, what it sends is
+    // initialised memory that nobody writes, and what it receives can be written, and nobody else
+    // uses it (this function's contract). A group that never ends does not start it.
+    push(Ok(Call::Held(unsafe { Held::new(comm, call) }?)));
     Ok(())
 }
 
@@ -211,7 +304,7 @@ pub fn keep_failure(failure: &Failure) {
     }
 }
 
-fn push(call: Result<Started, Failure>) {
+fn push(call: Result<Call, Failure>) {
     with_group(|group| {
         if let Some(group) = group {
             group.calls.push(call);
@@ -257,7 +350,7 @@ mod tests {
             meet(order, Box::new(meeting)).unwrap();
         }
         assert_eq!(seen.lock().len(), 0);
-        end().unwrap();
+        assert_eq!(end().unwrap(), Progress::Done);
         for own in [[10, 11], [20, 21]] {
             let seen = seen.lock();
             let seen = seen.iter().filter(|number| own.contains(number));
@@ -277,5 +370,51 @@ mod tests {
             "nobody came"
         );
         assert_eq!(end().unwrap_err().kind(), Kind::Usage);
+    }
+
+    #[test]
+    fn a_call_that_fails_keeps_ranks_from_meeting() {
+        let waits = || unreachable!("nobody comes");
+        start().unwrap();
+        meet(1, Box::new(waits)).unwrap();
+        meet_in_background(Box::new(waits)).unwrap();
+        keep_failure(&Failure::invalid("a bad call"));
+        assert_eq!(end().unwrap_err().message(), "a bad call");
+    }
+
+    #[test]
+    fn a_panic_fails_a_meeting_alone() {
+        let met = Arc::new(Mutex::new(false));
+        let meets = Arc::clone(&met);
+        start().unwrap();
+        meet(1, Box::new(move || Ok(*meets.lock() = true))).unwrap();
+        meet(2, Box::new(|| panic!("a planned panic"))).unwrap();
+        assert_eq!(end().unwrap_err().kind(), Kind::Internal);
+        assert!(*met.lock());
+    }
+
+    #[test]
+    fn meetings_in_the_background_begin_at_the_end() {
+        let (both, own) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        let other = Arc::clone(&both);
+        let waits = move || {
+            other.wait();
+            Ok(())
+        };
+        start().unwrap();
+        assert_eq!(meet_in_background(Box::new(waits)).unwrap(), Progress::Done);
+        // It waits for this thread, which goes on.
+        assert_eq!(end().unwrap(), Progress::Background);
+        both.wait();
+        let other = Arc::clone(&own);
+        let alone = move || {
+            other.wait();
+            Ok(())
+        };
+        assert_eq!(
+            meet_in_background(Box::new(alone)).unwrap(),
+            Progress::Background
+        );
+        own.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! A call in flight, for which a request or a group waits.
+//! A call in flight, for which a request or a group waits, and one that starts when its group ends.
 
 use std::sync::Arc;
 
@@ -15,6 +15,12 @@ pub struct Started {
     _comm: Arc<dyn Comm>,
 }
 
+/// A call that starts at the end of its group.
+pub struct Held {
+    comm: Arc<dyn Comm>,
+    call: UntypedCall,
+}
+
 /// A call that only its holder can wait for.
 pub struct Taken(Pending<()>);
 
@@ -25,6 +31,31 @@ pub struct Ended {
     pub place: usize,
     /// Whether it failed.
     pub outcome: Result<(), Failure>,
+}
+
+impl Held {
+    /// A checked call.
+    ///
+    /// # Safety
+    /// The call's buffers are as [`start_untyped`](spark_ccl::Communicator::start_untyped) demands
+    /// until what is returned was dropped, or the call that it has started is done.
+    ///
+    /// # Errors
+    /// Those of [`check_untyped`](spark_ccl::Communicator::check_untyped).
+    pub unsafe fn new(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<Self, Failure> {
+        comm.inner().check_untyped(&call)?;
+        Ok(Self { comm, call })
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Those of `start_untyped`.
+    pub fn start(self) -> Result<Started, Failure> {
+        // SAFETY: the buffers are as `start_untyped` demands until the call is done (contract of
+        // `new`).
+        unsafe { Started::start(self.comm, &self.call) }
+    }
 }
 
 impl Started {

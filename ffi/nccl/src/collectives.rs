@@ -9,7 +9,7 @@ use spark_ccl_abi::draft::{Buffers, Draft};
 use spark_ccl_abi::failure::{Failure, guarded};
 use spark_ccl_abi::groups;
 
-use crate::comm::find;
+use crate::comm::enter;
 use crate::config::check;
 use crate::status::Status;
 use crate::types::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t};
@@ -67,7 +67,7 @@ impl Call {
     ) -> Result<(), Failure> {
         // SAFETY: the configuration is null, or as long as it says (this function's contract).
         unsafe { check(self.config) }?;
-        let comm = find(self.comm)?;
+        let comm = enter(self.comm)?;
         let dtype = dtype(self.datatype, "ncclDataType_t")?;
         let mut draft = Draft::new(&comm.inner, self.operation, dtype);
         if let Some(op) = op {
@@ -84,7 +84,7 @@ impl Call {
         } else {
             // SAFETY: the call has the buffers that `fill` has set: null or as long, initialised
             // where they are sent, and the call's until it is done (this function's contract).
-            unsafe { groups::run(comm, &call) }
+            unsafe { groups::hold(comm, call) }
         }
     }
 }

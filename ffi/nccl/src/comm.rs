@@ -2,7 +2,8 @@
 //! made is in `meeting.rs`.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use spark_ccl::{Communicator, Error};
@@ -33,15 +34,39 @@ static MEMBERS: Table<Member> = Table::new("communicator");
 #[derive(Default)]
 pub(crate) struct Member(OnceLock<Result<Arc<Comm>, Failure>>);
 
+/// The one that makes a communicator, and says what became of it: nothing, if it is dropped before.
+pub(crate) struct Maker(Arc<Member>);
+
 /// A communicator that is ready.
 pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) factors: Factors,
+    users: AtomicUsize,
+    is_aborted: AtomicBool,
 }
 
-impl spark_ccl_abi::Comm for Comm {
+/// A caller that begins calls of a communicator, or meets other ranks there. An abort ends these on
+/// all ranks.
+pub(crate) struct User(Arc<Comm>);
+
+impl spark_ccl_abi::Comm for User {
     fn inner(&self) -> &Communicator {
         &self.inner
+    }
+}
+
+impl Deref for User {
+    type Target = Comm;
+
+    fn deref(&self) -> &Comm {
+        &self.0
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        // Pairs with the load in `abort`.
+        self.users.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -50,17 +75,30 @@ impl Comm {
         Self {
             inner,
             factors: Factors::default(),
+            users: AtomicUsize::new(0),
+            is_aborted: AtomicBool::new(false),
         }
     }
 }
 
-impl Member {
-    /// Says what became of it, once.
-    pub(crate) fn set(&self, made: Result<Comm, Failure>) {
-        // It is set once: whoever makes it is its only owner.
-        let _ = self.0.set(made.map(Arc::new));
+impl Maker {
+    pub(crate) fn set(self, made: Result<Comm, Failure>) {
+        // This is the only one, and sets once.
+        let _ = self.0.0.set(made.map(Arc::new));
     }
+}
 
+impl Drop for Maker {
+    fn drop(&mut self) {
+        // Does nothing where it is set.
+        let _ = self.0.0.set(Err(Failure::new(
+            Kind::Internal,
+            "the communicator was not made: the group that makes it has failed, or its thread",
+        )));
+    }
+}
+
+impl Member {
     fn ready(&self) -> Result<Arc<Comm>, Failure> {
         match self.0.get() {
             Some(made) => made.clone(),
@@ -73,7 +111,7 @@ impl Member {
 }
 
 /// A handle for a communicator that is being made.
-pub(crate) fn announce() -> Result<(ncclComm_t, Arc<Member>), Failure> {
+pub(crate) fn announce() -> Result<(ncclComm_t, Maker), Failure> {
     // Pairs with nothing: only the number counts.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     if number >= LAST {
@@ -85,12 +123,29 @@ pub(crate) fn announce() -> Result<(ncclComm_t, Arc<Member>), Failure> {
     let handle = ROOM.as_ptr().wrapping_byte_add(number * APART);
     let handle: ncclComm_t = handle.cast_mut().cast();
     let member = MEMBERS.insert_at(handle.addr() as u64, Member::default());
-    Ok((handle, member))
+    Ok((handle, Maker(member)))
 }
 
 /// The communicator of a handle.
 pub(crate) fn find(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
     MEMBERS.get(comm.addr() as u64)?.ready()
+}
+
+/// The communicator of a handle, for calls. A failure is that of the open group, too.
+pub(crate) fn enter(comm: ncclComm_t) -> Result<Arc<User>, Failure> {
+    let entered = find(comm).and_then(|comm| {
+        // Pairs with the load in `abort`: this sees the flag, or that sees this user.
+        comm.users.fetch_add(1, Ordering::SeqCst);
+        let user = User(comm);
+        if user.is_aborted.load(Ordering::SeqCst) {
+            return Err(Failure::new(
+                Kind::Usage,
+                "another thread has aborted the communicator",
+            ));
+        }
+        Ok(Arc::new(user))
+    });
+    entered.inspect_err(groups::keep_failure)
 }
 
 /// Takes a handle back.
@@ -156,20 +211,39 @@ pub(crate) fn finalize(comm: ncclComm_t) -> Status {
         if comm.is_null() {
             return Ok(());
         }
-        let known = find(comm)?;
+        let known = enter(comm)?;
         let finalize = move || Ok(known.inner.finalize()?);
         groups::meet(comm.addr(), Box::new(finalize))
     })
 }
 
-/// `ncclCommDestroy`.
+/// `ncclCommDestroy`: once this rank's own calls have run.
 pub(crate) fn destroy(comm: ncclComm_t) -> Status {
     guarded(|| {
-        if !comm.is_null() {
-            drop(forget(comm)?);
+        if comm.is_null() {
+            return Ok(());
         }
-        Ok(())
+        let handle = comm.addr() as u64;
+        MEMBERS.get(handle).inspect_err(groups::keep_failure)?;
+        groups::meet(comm.addr(), Box::new(move || leave(handle)))
     })
+}
+
+/// Waits for this rank's own calls, and then takes the handle back: until then, an abort can end
+/// the wait.
+fn leave(handle: u64) -> Result<(), Failure> {
+    let settled = match MEMBERS.get(handle)?.ready() {
+        Ok(comm) => match comm.inner.settle() {
+            // It was finalized.
+            Err(Error::Invalid { .. }) => Ok(()),
+            settled => settled,
+        },
+        // It leaves as soon as it is ready.
+        Err(_) => Ok(()),
+    };
+    let left = MEMBERS.remove(handle);
+    settled?;
+    left.map(drop)
 }
 
 /// `ncclCommAbort`. Calls under way are ended on all ranks; where there are none, this rank leaves.
@@ -179,9 +253,12 @@ pub(crate) fn abort(comm: ncclComm_t) -> Status {
             return Ok(());
         }
         // One that is not ready leaves as soon as it is.
-        if let Ok(comm) = forget(comm)?.ready()
-            && Arc::strong_count(&comm) > 2
-        {
+        let Ok(comm) = forget(comm)?.ready() else {
+            return Ok(());
+        };
+        // Pairs with the load in `enter`.
+        comm.is_aborted.store(true, Ordering::SeqCst);
+        if comm.users.load(Ordering::SeqCst) > 0 || !comm.inner.is_settled() {
             comm.inner.abort("ncclCommAbort");
         }
         Ok(())

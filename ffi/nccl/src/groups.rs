@@ -3,7 +3,7 @@
 use spark_ccl_abi::failure::guarded;
 use spark_ccl_abi::groups;
 
-use crate::status::Status;
+use crate::status::{Status, progressing};
 
 /// `ncclGroupStart`.
 pub(crate) fn start() -> Status {
@@ -12,5 +12,5 @@ pub(crate) fn start() -> Status {
 
 /// `ncclGroupEnd`.
 pub(crate) fn end() -> Status {
-    guarded(groups::end)
+    progressing(groups::end)
 }

@@ -6,7 +6,7 @@ use spark_ccl::{Communicator, UniqueId};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, guarded};
 
-use crate::comm::find;
+use crate::comm::{enter, find};
 use crate::config::Options;
 use crate::making::{Plan, make};
 use crate::meeting::{self, connect, init_rank_config};
@@ -53,7 +53,7 @@ pub(crate) unsafe fn grow(
         return unsafe { init_rank_config(new, size, id, rank, config) };
     }
     let prepare = |options: &Options| {
-        let parent = find(comm)?;
+        let parent = enter(comm)?;
         let grown = usize::try_from(size).unwrap_or(0);
         if grown <= parent.inner.size() {
             return Err(Failure::invalid(format!(

@@ -1,16 +1,14 @@
 //! When communicators are made: at once, in the background, or at the end of a group. Knows how a
 //! communicator is made only as work to be done.
 
-use std::sync::Arc;
-
 use spark_ccl::Communicator;
 use spark_ccl_abi::arguments::given;
-use spark_ccl_abi::failure::{Failure, Kind, guarded};
-use spark_ccl_abi::groups;
+use spark_ccl_abi::failure::{Failure, Kind};
+use spark_ccl_abi::groups::{self, Progress};
 
-use crate::comm::{Comm, Member, announce, forget};
+use crate::comm::{Comm, Maker, announce, forget};
 use crate::config::Options;
-use crate::status::Status;
+use crate::status::{Status, progressing};
 use crate::types::{ncclComm_t, ncclConfig_t};
 
 /// How a communicator is made.
@@ -38,13 +36,13 @@ impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan
     }
 
     /// The work, which then says what became of it.
-    fn into_work(self, member: Option<Arc<Member>>) -> groups::Meeting {
+    fn into_work(self, maker: Option<Maker>) -> groups::Meeting {
         Box::new(move || {
             let made = (self.work)();
             let outcome = made.as_ref().map(drop).map_err(Clone::clone);
-            if let Some(member) = member {
+            if let Some(maker) = maker {
                 let none = || Failure::new(Kind::Internal, "a member of no communicator");
-                member.set(made.and_then(|made| made.map(Comm::new).ok_or_else(none)));
+                maker.set(made.and_then(|made| made.map(Comm::new).ok_or_else(none)));
             }
             outcome
         })
@@ -61,21 +59,12 @@ pub(crate) unsafe fn make<W: FnOnce() -> Result<Option<Communicator>, Failure> +
     config: *const ncclConfig_t,
     prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
 ) -> Status {
-    let mut state = Status::Success;
-    let outcome = guarded(|| {
-        // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
-        // function's contract).
-        let begun = unsafe { begin(to, config, prepare) };
-        state = begun.inspect_err(groups::keep_failure)?;
-        Ok(())
-    });
-    match outcome {
-        Status::Success => state,
-        failed => failed,
-    }
+    // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
+    // function's contract).
+    progressing(|| unsafe { begin(to, config, prepare) })
 }
 
-/// The same; what is returned is whether it is in progress.
+/// The same, within a guard.
 ///
 /// # Safety
 /// That of [`make`].
@@ -85,7 +74,19 @@ pub(crate) unsafe fn begin<
     to: *mut ncclComm_t,
     config: *const ncclConfig_t,
     prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
-) -> Result<Status, Failure> {
+) -> Result<Progress, Failure> {
+    // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
+    // function's contract).
+    unsafe { attempt(to, config, prepare) }.inspect_err(groups::keep_failure)
+}
+
+/// # Safety
+/// That of [`make`].
+unsafe fn attempt<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static>(
+    to: *mut ncclComm_t,
+    config: *const ncclConfig_t,
+    prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
+) -> Result<Progress, Failure> {
     let to = given(to, "the pointer to the new communicator")?;
     // SAFETY: `given` has refused null, and otherwise `to` can be written (this function's
     // contract).
@@ -93,19 +94,19 @@ pub(crate) unsafe fn begin<
     // SAFETY: `config` is null or as it must be (this function's contract).
     let options = unsafe { Options::read(config) }?;
     let plan = prepare(&options)?;
-    let (handle, member) = if plan.is_member {
-        let (handle, member) = announce()?;
-        (handle, Some(member))
+    let (handle, maker) = if plan.is_member {
+        let (handle, maker) = announce()?;
+        (handle, Some(maker))
     } else {
         (std::ptr::null_mut(), None)
     };
     let parent = plan.parent;
-    let work = plan.into_work(member);
-    let (state, begun) = if options.is_blocking || parent.is_some() {
+    let work = plan.into_work(maker);
+    let begun = if options.is_blocking || parent.is_some() {
         let order = parent.unwrap_or(handle).addr();
-        (Status::Success, groups::meet(order, work))
+        groups::meet(order, work).map(|()| Progress::Done)
     } else {
-        (Status::InProgress, in_background(work))
+        groups::meet_in_background(work)
     };
     if begun.is_ok() {
         // SAFETY: `given` has refused null, and `to` can be written until this function returns
@@ -114,13 +115,5 @@ pub(crate) unsafe fn begin<
     } else if !handle.is_null() {
         forget(handle)?;
     }
-    begun.map(|()| state)
-}
-
-/// Does the work in a thread of its own. What becomes of it, the communicator knows.
-fn in_background(work: groups::Meeting) -> Result<(), Failure> {
-    let started = spark_ccl_log::spawn("spark-init", work);
-    started
-        .map(drop)
-        .map_err(|error| Failure::new(Kind::System, format!("no thread can be started: {error}")))
+    begun
 }

@@ -7,7 +7,7 @@ use spark_ccl_abi::arguments::{given, natural, slice};
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups;
 
-use crate::comm::find;
+use crate::comm::enter;
 use crate::config::Options;
 use crate::making::{Plan, begin, make};
 use crate::status::Status;
@@ -132,7 +132,7 @@ pub(crate) unsafe fn init_all(
             let begun = unsafe { begin(comms.add(rank as usize), std::ptr::null(), prepare) };
             outcome = outcome.and(begun.map(drop));
         }
-        outcome.and(groups::end())
+        outcome.and(groups::end().map(drop))
     })
 }
 
@@ -148,7 +148,7 @@ pub(crate) unsafe fn split(
     config: *mut ncclConfig_t,
 ) -> Status {
     let prepare = |_: &Options| {
-        let parent = find(comm)?;
+        let parent = enter(comm)?;
         // Any number below 0 means that the rank is in none.
         let color = u32::try_from(color).ok();
         let plan = Plan::new(Some(comm), move || Ok(parent.inner.split(color, key)?));
@@ -181,7 +181,7 @@ pub(crate) unsafe fn shrink(
                 "shrinkFlags is {flags}, not 0 or 1"
             )));
         }
-        let parent = find(comm)?;
+        let parent = enter(comm)?;
         // SAFETY: `lost` is null or points to `count` ranks (this function's contract), which
         // are copied within this closure.
         let lost = unsafe {

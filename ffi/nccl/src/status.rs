@@ -2,7 +2,8 @@
 
 use std::ffi::{CStr, c_int};
 
-use spark_ccl_abi::failure::{Code, Kind};
+use spark_ccl_abi::failure::{Code, Failure, Kind, guarded};
+use spark_ccl_abi::groups::Progress;
 
 /// `ncclResult_t`.
 #[repr(C)]
@@ -41,6 +42,19 @@ impl Code for Status {
             Kind::System => Self::System,
             Kind::Internal => Self::Internal,
         }
+    }
+}
+
+/// Runs the body of a function that may return before all is done; no panic passes.
+pub(crate) fn progressing(body: impl FnOnce() -> Result<Progress, Failure>) -> Status {
+    let mut progress = Progress::Done;
+    let outcome = guarded(|| {
+        progress = body()?;
+        Ok(())
+    });
+    match (outcome, progress) {
+        (Status::Success, Progress::Background) => Status::InProgress,
+        (outcome, _) => outcome,
     }
 }
 

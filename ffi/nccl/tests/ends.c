@@ -6,6 +6,7 @@
 #include "ranks.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 
 static void shrink(int lost)
@@ -28,7 +29,39 @@ static void shrink(int lost)
     SUCCEEDS(ncclCommDestroy(rest));
 }
 
-/* Nobody comes: an abort does not wait for anybody. */
+/* Waits for a rank that does not come. */
+static void *waits(void *of)
+{
+    int32_t own = 1, sum = 0;
+    ncclResult_t ended = ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, (ncclComm_t)of, NULL);
+    require(ended != ncclSuccess, "a call of a communicator that was aborted");
+    return NULL;
+}
+
+/* An abort ends a call of another thread, and lets go the other rank where there is none. */
+static void abort_calls(void)
+{
+    ncclComm_t all[2];
+    ncclResult_t state = ncclSuccess;
+    pthread_t thread;
+    SUCCEEDS(ncclCommInitAll(all, 2, NULL));
+    require(pthread_create(&thread, NULL, waits, all[0]) == 0, "pthread_create");
+    for (int i = 0; i < 50; i++) {
+        pause_briefly();
+    }
+    SUCCEEDS(ncclCommAbort(all[0]));
+    require(pthread_join(thread, NULL) == 0, "pthread_join");
+    FAILS(ncclAllReduce(&state, &state, 1, ncclInt32, ncclSum, all[1], NULL), ncclRemoteError,
+          "rank 0");
+    SUCCEEDS(ncclCommAbort(all[1]));
+    SUCCEEDS(ncclCommInitAll(all, 2, NULL));
+    SUCCEEDS(ncclCommAbort(all[0]));
+    SUCCEEDS(ncclCommGetAsyncError(all[1], &state));
+    require(state == ncclSuccess, "the state of a rank that needs no other");
+    SUCCEEDS(ncclCommDestroy(all[1]));
+}
+
+/* Nobody comes: the handle ends all the same. */
 static void abort_a_meeting(void)
 {
     ncclUniqueId id;
@@ -97,6 +130,7 @@ int main(int argc, char **argv)
     }
     shrink(size - 1);
     again_and_again();
+    abort_calls();
     abort_a_meeting();
     printf("rank %d of %d: right\n", rank, size);
     return 0;

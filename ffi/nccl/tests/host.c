@@ -125,6 +125,35 @@ static void refusals(void)
     require(strcmp(ncclGetErrorString(ncclSuccess), "no error") == 0, "words");
 }
 
+/* Of a group with a bad call nothing begins: nobody sends what it receives, or joins its ranks. */
+static void bad_groups(int right, int left)
+{
+    int32_t own = rank, taken = -1;
+    ncclComm_t alone[2] = {NULL, NULL};
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    SUCCEEDS(ncclGetUniqueId(&id));
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclRecv(&taken, 1, ncclInt32, left, comm, NULL));
+    SUCCEEDS(ncclCommInitRank(&alone[0], 3, id, 0));
+    config.blocking = 0;
+    SUCCEEDS(ncclCommInitRankConfig(&alone[1], 3, id, 1, &config));
+    FAILS(ncclSend(&own, 1, ncclNumTypes, right, comm, NULL), ncclInvalidArgument, "12 is no");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "12 is no");
+    for (int i = 0; i < 2; i++) {
+        ncclResult_t state = ncclSuccess;
+        SUCCEEDS(ncclCommGetAsyncError(alone[i], &state));
+        require(state == ncclInternalError, "the state of a communicator that was not made");
+        SUCCEEDS(ncclCommAbort(alone[i]));
+    }
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclSend(&own, 1, ncclInt32, size, comm, NULL), ncclInvalidArgument, "rank");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "rank");
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclCommFinalize((ncclComm_t)(void *)in), ncclInvalidArgument, "no such communicator");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "no such communicator");
+}
+
 /* Nested and empty ones; collectives and messages in one; a bad call fails the whole. */
 static void groups(void)
 {
@@ -140,9 +169,7 @@ static void groups(void)
     SUCCEEDS(ncclRecv(&taken, 1, ncclInt32, left, comm, NULL));
     SUCCEEDS(ncclGroupEnd());
     require(sum == size * (size - 1) / 2 && taken == left, "a group");
-    SUCCEEDS(ncclGroupStart());
-    FAILS(ncclSend(&own, 1, ncclNumTypes, right, comm, NULL), ncclInvalidArgument, "12");
-    FAILS(ncclGroupEnd(), ncclInvalidArgument, "12");
+    bad_groups(right, left);
     ncclComm_t none = comm;
     ncclUniqueId id = {{0}};
     SUCCEEDS(ncclGroupStart());
@@ -202,6 +229,46 @@ static void parts(void)
     }
 }
 
+/* Ranks of this process that are not blocking begin to meet at the end of their group. */
+static void in_background(void)
+{
+    ncclComm_t all[2];
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclUniqueId id;
+    config.blocking = 0;
+    SUCCEEDS(ncclGetUniqueId(&id));
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclCommInitRankConfig(&all[i], 2, id, i, &config));
+    }
+    require(ncclGroupEnd() == ncclInProgress, "the end of a group that does not block");
+    for (int i = 0; i < 2; i++) {
+        await(all[i]);
+    }
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclCommDestroy(all[i]));
+    }
+    SUCCEEDS(ncclGroupEnd());
+    FAILS(ncclCommDestroy(all[0]), ncclInvalidArgument, "no such communicator");
+}
+
+/* A reduction is that of the communicator that it was made for. */
+static void own_reductions(const ncclComm_t *all)
+{
+    float factor = 2, own = 1, sum = 0;
+    ncclRedOp_t ops[2];
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclRedOpCreatePreMulSum(&ops[i], &factor, ncclFloat32, ncclScalarHostImmediate,
+                                          all[i]));
+    }
+    for (int i = 0; i < 2; i++) {
+        FAILS(ncclAllReduce(&own, &sum, 1, ncclFloat32, ops[i], all[1 - i], NULL),
+              ncclInvalidArgument, "belongs to another one");
+        SUCCEEDS(ncclRedOpDestroy(ops[i], all[i]));
+    }
+}
+
 /* All ranks are this process's. */
 static void threads(void)
 {
@@ -213,6 +280,7 @@ static void threads(void)
         SUCCEEDS(ncclAllReduce(&own[i], &sum[i], 1, ncclInt32, ncclSum, all[i], NULL));
     }
     SUCCEEDS(ncclGroupEnd());
+    own_reductions(all);
     for (int i = 0; i < 3; i++) {
         require(sum[i] == 7, "the sum of ranks of this process");
         SUCCEEDS(ncclCommDestroy(all[i]));
@@ -237,12 +305,7 @@ int main(int argc, char **argv)
     config.blocking = 0;
     require(ncclCommInitRankConfig(&comm, size, id, rank, &config) == ncclInProgress, "blocking 0");
     require(comm != NULL, "a communicator that is being made");
-    ncclResult_t state = ncclInProgress;
-    while (state == ncclInProgress) {
-        pause_briefly();
-        SUCCEEDS(ncclCommGetAsyncError(comm, &state));
-    }
-    require(state == ncclSuccess, "meeting");
+    await(comm);
     about();
     refusals();
     groups();
@@ -251,6 +314,7 @@ int main(int argc, char **argv)
         operations(counts[i]);
     }
     threads();
+    in_background();
     parts();
     SUCCEEDS(ncclCommAbort(comm));
     FAILS(ncclCommAbort(comm), ncclInvalidArgument, "no such communicator");

@@ -20,8 +20,12 @@ static inline void require(int condition, const char *what)
 }
 
 #define SUCCEEDS(call) require((call) == ncclSuccess, #call)
+/* The refusal before has another message than the call's own. */
 #define FAILS(call, code, word)                                                                    \
-    require((call) == (code) && strstr(ncclGetLastError(NULL), word) != NULL, #call)
+    do {                                                                                           \
+        ncclSignal(0, 0, 0, 0, NULL, NULL);                                                        \
+        require((call) == (code) && strstr(ncclGetLastError(NULL), word) != NULL, #call);          \
+    } while (0)
 
 static inline void pause_briefly(void)
 {
@@ -50,6 +54,17 @@ static inline ncclUniqueId meet(const char *path)
     require(fread(&id, sizeof id, 1, file) == 1, "reading the id");
     fclose(file);
     return id;
+}
+
+/* Until a communicator is made. */
+static inline void await(ncclComm_t other)
+{
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) {
+        pause_briefly();
+        SUCCEEDS(ncclCommGetAsyncError(other, &state));
+    }
+    require(state == ncclSuccess, "meeting");
 }
 
 /* The sum of a rank's own number in another communicator. */
