@@ -62,7 +62,7 @@ done
 # NCCL's ABI on our kernels. Its library has the name of the fake NCCL, which is not used here.
 mkdir "$libraries/own"
 ln -s "$target/debug/libspark_nccl.so" "$libraries/own/libnccl.so.2"
-cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -Wall -Wextra -Wpedantic -Werror \
+cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror \
     ffi/nccl/tests/device.c -o "$libraries/own/device" \
     "$libraries/own/libnccl.so.2" -L "$libraries" -lcuda
 env LD_LIBRARY_PATH="$libraries/own:$libraries" FAKE_GPUS=1 SPARK_CCL_SHARE_GPU=1 \

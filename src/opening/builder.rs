@@ -208,6 +208,12 @@ impl Builder {
         self
     }
 
+    /// A variable as it is set here, in the environment, or in a configuration file.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.env.get(name)
+    }
+
     /// Makes every reduction take `polls` polls, to test code that waits for one.
     #[cfg(feature = "testing")]
     #[doc(hidden)]

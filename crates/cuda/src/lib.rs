@@ -60,7 +60,7 @@ pub use ids::stream_id;
 pub use images::{Images, Kernels};
 pub use memory::{DeviceBlock, PinnedWords};
 pub use peers::{Reach, reach_between, reach_of};
-pub use pointer::{bytes_from, device_of};
+pub use pointer::{bytes_from, device_of, is_device_only};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use set_aside::{

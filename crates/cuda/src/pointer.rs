@@ -3,6 +3,7 @@
 use cudarc::driver::{CudaContext, sys};
 
 use crate::current::make_current;
+use crate::driver::open;
 use crate::{Error, checked};
 
 /// The device whose memory an address is in, by CUDA's number; `None` where the driver knows of no
@@ -28,6 +29,28 @@ pub fn device_of(context: &CudaContext, address: u64) -> Result<Option<usize>, E
     }
     checked("cuPointerGetAttribute", device, status.result())?;
     Ok(usize::try_from(ordinal).ok())
+}
+
+/// Whether an address is in memory of a device, which the CPU cannot read; no where there is no
+/// driver, or the program has not begun to use it. Needs no context.
+pub fn is_device_only(address: u64) -> bool {
+    use sys::CUpointer_attribute::{
+        CU_POINTER_ATTRIBUTE_IS_MANAGED as MANAGED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE as TYPE,
+    };
+
+    if open().is_err() {
+        return false;
+    }
+    let ask = |attribute| {
+        let mut answer = 0_u64;
+        // SAFETY: these attributes are at most 4 bytes, which the driver writes to `answer`. It
+        // only looks the address up.
+        let status =
+            unsafe { sys::cuPointerGetAttribute((&raw mut answer).cast(), attribute, address) };
+        (status == sys::CUresult::CUDA_SUCCESS).then_some(answer)
+    };
+    let device = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u64;
+    ask(TYPE) == Some(device) && ask(MANAGED) == Some(0)
 }
 
 /// How many of `bytes` bytes from an address on are memory of the context's device: one allocation,

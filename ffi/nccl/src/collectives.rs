@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_void};
 
 use spark_ccl::Operation;
 use spark_ccl_abi::arguments::{dtype, natural};
-use spark_ccl_abi::draft::{Buffers, Draft};
+use spark_ccl_abi::draft::{Buffers, Draft, Memory};
 use spark_ccl_abi::failure::{Failure, guarded};
 use spark_ccl_abi::groups;
+use spark_ccl_cuda::is_device_only;
 
 use crate::comm::enter;
 use crate::config::check;
@@ -76,12 +77,20 @@ impl Call {
             unsafe { draft.reduces(op, factor.as_ptr().cast()) }?;
         }
         fill(&mut draft)?;
+        let mut memory = draft.memory();
         let call = draft.done();
         if comm.inner.device().is_some() {
             // SAFETY: the stream is a default one, or lives until the call is enqueued, and the
             // call has the buffers that `fill` has set until it has run (this function's contract).
             unsafe { groups::enqueue(comm, call, self.stream) }
         } else {
+            let is_of_device = |own: &Memory| is_device_only(own.start.addr() as u64);
+            if let Some(Memory { name, start, .. }) = memory.find(is_of_device) {
+                return Err(Failure::invalid(format!(
+                    "the {name} buffer {start:p} is memory of a GPU, and the communicator has \
+                     none: it was made with SPARK_CCL_BACKEND=host, or before there was a GPU"
+                )));
+            }
             // SAFETY: the call has the buffers that `fill` has set: null or as long, initialised
             // where they are sent, and the call's until it is done (this function's contract).
             unsafe { groups::hold(comm, call) }

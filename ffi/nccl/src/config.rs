@@ -3,12 +3,12 @@
 use std::mem::offset_of;
 use std::time::Duration;
 
-use spark_ccl::{Backend, Builder, Net};
+use spark_ccl::{Backend, Builder, Communicator, Net};
 use spark_ccl_abi::arguments::{given, text};
 use spark_ccl_abi::failure::{Failure, Kind};
-use spark_ccl_cuda::{count, current_device};
+use spark_ccl_cuda::{Error, count, current_device};
 
-use crate::types::{UNDEFINED, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t};
+use crate::types::{Growing, UNDEFINED, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t};
 
 /// What all structures of NCCL's begin with, behind their size.
 const MAGIC: u32 = 0xcafe_beef;
@@ -75,26 +75,41 @@ impl Options {
         })
     }
 
-    /// Has a builder make a communicator like NCCL's: without a deadline, and on this thread's GPU
-    /// if there is one. What the environment says comes first.
-    pub(crate) fn apply(self, mut builder: Builder) -> Builder {
-        let is_unset = |name: &str| std::env::var_os(name).is_none();
-        if let Some(net) = self.net {
+    /// Makes a builder of communicators like NCCL's: calls have no deadline, and it is on `device`,
+    /// else this thread's GPU, if there are GPUs. The environment and its files come first.
+    pub(crate) fn builder(self, device: Option<usize>) -> Result<Builder, Failure> {
+        let mut builder = Communicator::builder();
+        let is_unset = |builder: &Builder, name| builder.get(name).is_none();
+        if let Some(net) = self.net
+            && is_unset(&builder, "SPARK_CCL_NET")
+            && is_unset(&builder, "NCCL_NET")
+        {
             builder = builder.network(net);
         }
-        if is_unset("SPARK_CCL_TIMEOUT") {
+        if is_unset(&builder, "SPARK_CCL_TIMEOUT") {
             builder = builder.operation_timeout(NEVER);
         }
         // Not NCCL, of which this has the name: it would be opened once more.
-        let is_host = std::env::var("SPARK_CCL_BACKEND").is_ok_and(|backend| backend == "host");
-        if is_host || count().unwrap_or(0) == 0 {
-            return builder.backend(Backend::Host);
+        if builder.get("SPARK_CCL_BACKEND") == Some("host") || !has_gpus()? {
+            return Ok(builder.backend(Backend::Host));
         }
-        if is_unset("SPARK_CCL_DEVICE") {
-            let device = current_device().unwrap_or(0);
+        if is_unset(&builder, "SPARK_CCL_DEVICE") {
+            let device = device.or_else(current_device).unwrap_or(0);
             builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
         }
-        builder.backend(Backend::Engine)
+        Ok(builder.backend(Backend::Engine))
+    }
+}
+
+/// Whether there are GPUs. A driver that fails is no reason to read their memory by the CPU.
+fn has_gpus() -> Result<bool, Failure> {
+    match count() {
+        Ok(_) => Ok(true),
+        Err(Error::Library { .. } | Error::NoDevice) => Ok(false),
+        Err(error) => Err(Failure::new(
+            Kind::Device,
+            format!("{error}; or set SPARK_CCL_BACKEND=host to communicate in host memory"),
+        )),
     }
 }
 
@@ -152,12 +167,12 @@ pub(crate) unsafe fn check_encryption(
     ))
 }
 
-/// Copies as much of a structure as both the caller and this library know.
+/// Copies as many whole members of a structure as both the caller and this library know.
 ///
 /// # Safety
 /// `from` points to a structure that begins with its size and [`MAGIC`], and is as long as it says,
 /// if that is at most [`MOST`]. `T` is such a structure, of which any bytes are one.
-pub(crate) unsafe fn copy<T>(
+pub(crate) unsafe fn copy<T: Growing>(
     from: *const T,
     to: &mut T,
     first: usize,
@@ -172,9 +187,10 @@ pub(crate) unsafe fn copy<T>(
         )));
     }
     // SAFETY: the structure is as long as it says (this function's contract), so behind its size
-    // there is the number. The other one is a whole `T`. They do not overlap: one is a reference.
+    // there is the number. The other one is a whole `T`, of which `whole` gives no more bytes. They
+    // do not overlap: one is a reference.
     let magic = unsafe {
-        let known = size.min(size_of::<T>());
+        let known = T::whole(size);
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), std::ptr::from_mut(to).cast(), known);
         std::ptr::from_ref(to).cast::<u32>().add(2).read()
     };
@@ -184,4 +200,16 @@ pub(crate) unsafe fn copy<T>(
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_member_is_none() {
+        for (size, whole) in [(28, 28), (33, 32), (39, 32), (40, 40), (MOST, 116)] {
+            assert_eq!(ncclConfig_t::whole(size), whole, "{size}");
+        }
+    }
 }

@@ -66,7 +66,7 @@ pub(crate) unsafe fn grow(
                 "rank is {rank}: ranks of the communicator keep theirs, and pass -1"
             )));
         }
-        let builder = options.apply(Communicator::builder());
+        let builder = options.builder(parent.inner.device())?;
         Ok(Plan::new(Some(comm), move || {
             let id = shared(&parent.inner, own)?;
             let rank = c_int::try_from(parent.inner.rank()).unwrap_or(c_int::MAX);

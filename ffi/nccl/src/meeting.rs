@@ -55,8 +55,10 @@ pub(crate) unsafe fn init_rank_config(
     config: *mut ncclConfig_t,
 ) -> Status {
     let prepare = |options: &Options| {
-        let builder = options.apply(Communicator::builder());
-        Ok(Plan::new(None, connect(builder, size, &id, rank)?))
+        Ok(Plan::new(
+            None,
+            connect(options.builder(None)?, size, &id, rank)?,
+        ))
     };
     // SAFETY: `comm` is null or can be written, and `config` is null or as it must be (this
     // function's contract).
@@ -83,8 +85,10 @@ pub(crate) unsafe fn init_rank_scalable(
         let Some(id) = ids.first() else {
             return Err(Failure::invalid("nId is 0, and ranks meet by an id"));
         };
-        let builder = options.apply(Communicator::builder());
-        Ok(Plan::new(None, connect(builder, size, id, rank)?))
+        Ok(Plan::new(
+            None,
+            connect(options.builder(None)?, size, id, rank)?,
+        ))
     };
     // SAFETY: `comm` is null or can be written, and `config` is null or as it must be (this
     // function's contract).
@@ -123,7 +127,7 @@ pub(crate) unsafe fn init_all(
         let mut outcome = Ok(());
         for (rank, device) in (0..).zip(devices) {
             let prepare = |options: &Options| {
-                let builder = options.apply(Communicator::builder());
+                let builder = options.builder(None)?;
                 let builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
                 Ok(Plan::new(None, connect(builder, count, &id, rank)?))
             };

@@ -75,6 +75,12 @@ opaque! {
     ncclSimInfo_t
 }
 
+/// A structure of which later versions have more members.
+pub(crate) trait Growing {
+    /// How many of the bytes of a structure of this size are whole members.
+    fn whole(size: usize) -> usize;
+}
+
 /// Structures of which later versions have more members, in order, each with the version of NCCL
 /// that brought it, and what it is if it was not set.
 macro_rules! growing {
@@ -85,6 +91,13 @@ macro_rules! growing {
         #[derive(Debug, Clone, Copy)]
         pub struct $name {
             $(pub(crate) $member: $type,)*
+        }
+
+        impl Growing for $name {
+            fn whole(size: usize) -> usize {
+                let ends = [$(std::mem::offset_of!($name, $member) + size_of::<$type>()),*];
+                ends.into_iter().filter(|&end| end <= size).max().unwrap_or(0)
+            }
         }
 
         impl $name {

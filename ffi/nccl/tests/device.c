@@ -5,6 +5,9 @@
 #include "../../tests/driver.h"
 #include "ranks.h"
 
+#include <pthread.h>
+#include <time.h>
+
 enum { RANKS = 2, COUNT = 1000 };
 
 static ncclComm_t all[RANKS];
@@ -37,6 +40,71 @@ static void sees(int of, int i, int32_t value, const char *what)
     } while (0)
 
 #define STREAM ((cudaStream_t)streams[i])
+
+static void call_of(int i)
+{
+    const void *from = (const void *)(uintptr_t)send[i];
+    SUCCEEDS(ncclAllReduce(from, (void *)(uintptr_t)recv[i], COUNT, ncclInt32, ncclSum, all[i],
+                           STREAM));
+}
+
+static ncclResult_t ended;
+
+static void *destroy(void *of)
+{
+    ended = ncclCommDestroy((ncclComm_t)of);
+    return NULL;
+}
+
+/* A call that waits for the other rank in a stream, while this rank's communicator is destroyed. */
+static pthread_t destroy_in_a_call(void)
+{
+    pthread_t thread;
+    SUCCEEDS(ncclCommInitAll(all, size, (int[RANKS]){0}));
+    call_of(0);
+    require(pthread_create(&thread, NULL, destroy, all[0]) == 0, "pthread_create");
+    return thread;
+}
+
+/* A communicator that is destroyed leaves once its calls have run, however late others come. */
+static void leave_late(void)
+{
+    struct timespec late = {3, 0};
+    pthread_t thread = destroy_in_a_call();
+    nanosleep(&late, NULL);
+    call_of(1);
+    require(pthread_join(thread, NULL) == 0 && ended == ncclSuccess, "the end after a late call");
+    sees(0, 5, 20, "a late call");
+    sees(1, 5, 20, "a late call");
+    SUCCEEDS(ncclCommDestroy(all[1]));
+}
+
+/* An abort ends calls in streams on all ranks, also where another thread waits for them. */
+static void abort_calls(void)
+{
+    ncclResult_t state = ncclSuccess;
+    pthread_t thread = destroy_in_a_call();
+    SUCCEEDS(ncclCommAbort(all[0]));
+    require(pthread_join(thread, NULL) == 0 && ended != ncclSuccess, "the end of an aborted call");
+    while (state == ncclSuccess) {
+        pause_briefly();
+        SUCCEEDS(ncclCommGetAsyncError(all[1], &state));
+    }
+    require(state == ncclRemoteError, "the state after an abort");
+    require(strstr(ncclGetLastError(NULL), "ncclCommAbort") != NULL, "why it was aborted");
+    SUCCEEDS(ncclCommAbort(all[1]));
+}
+
+/* Memory of a GPU is none of the host's. */
+static void refuse_on_the_host(void)
+{
+    void *memory = (void *)(uintptr_t)recv[0];
+    require(setenv("SPARK_CCL_BACKEND", "host", 1) == 0, "setenv");
+    SUCCEEDS(ncclCommInitAll(&comm, 1, NULL));
+    FAILS(ncclAllReduce(memory, memory, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,
+          "memory of a GPU");
+    SUCCEEDS(ncclCommDestroy(comm));
+}
 
 int main(void)
 {
@@ -81,9 +149,14 @@ int main(void)
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,
-          "memory");
+          "is no memory that the driver of device 0 knows of");
     for (int i = 0; i < RANKS; i++) {
         SUCCEEDS(ncclCommDestroy(all[i]));
+    }
+    leave_late();
+    abort_calls();
+    refuse_on_the_host();
+    for (int i = 0; i < RANKS; i++) {
         SUCCEEDS(ncclMemFree((void *)(uintptr_t)send[i]));
         FAILS(ncclMemFree((void *)(uintptr_t)send[i]), ncclInvalidArgument, "ncclMemAlloc");
     }

@@ -291,10 +291,14 @@ static auto memory_of(uint64_t address) {
     return address < before->second.first ? before : memories.end();
 }
 int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
-    enum { DEVICE_ORDINAL = 9 };
+    enum { MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE_ORDINAL = 9, DEVICE = 2 };
     Guard guard(everything);
     auto found = memory_of(address);
-    if (attribute != DEVICE_ORDINAL || found == memories.end()) return INVALID_VALUE;
+    if (found == memories.end()) return INVALID_VALUE;
+    // No memory is managed. Pinned memory is not told from a device's.
+    if (attribute == MEMORY_TYPE) return *static_cast<int *>(value) = DEVICE, SUCCESS;
+    if (attribute == IS_MANAGED) return *static_cast<int *>(value) = 0, SUCCESS;
+    if (attribute != DEVICE_ORDINAL) return INVALID_VALUE;
     return *static_cast<int *>(value) = found->second.second, SUCCESS;
 }
 // Of mapped memory, one mapping.

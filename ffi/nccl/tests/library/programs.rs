@@ -13,7 +13,7 @@ fn compile(directory: &Path, name: &str) -> PathBuf {
     symlink(library(), directory.join("libnccl.so.2")).unwrap();
     let program = directory.join(name);
     let status = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1"])
+        .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1", "-pthread"])
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"])
         .arg(format!("{PACKAGE}/tests/{name}.c"))
         .arg("-o")
@@ -35,6 +35,7 @@ fn launch(program: &Path, size: usize) -> Vec<Output> {
             .arg(&id)
             .args([rank, size].map(|number| number.to_string()))
             .env_clear()
+            .env("SPARK_CCL_BACKEND", "host")
             // A rank that another one leaves waiting says so.
             .env("SPARK_CCL_TIMEOUT", "120")
             .stdout(Stdio::piped())
@@ -77,4 +78,25 @@ fn ranks_go_on_after_a_death_and_leave_nothing_behind() {
     let ranks = launch(&program, 3);
     verify(&ranks[..2], 3);
     assert_eq!(ranks[2].status.code(), None, "it was to be killed");
+}
+
+#[test]
+fn a_driver_that_fails_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "driver");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let status = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+            .args(["-shared", "-x", "c", "/dev/null", "-o"])
+            .arg(directory.path().join(name))
+            .status()
+            .unwrap();
+        assert!(status.success(), "an empty library");
+    }
+    let output = Command::new(program)
+        .env_clear()
+        .env("LD_LIBRARY_PATH", directory.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, b"right\n", "{said}");
 }
