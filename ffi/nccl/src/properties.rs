@@ -36,7 +36,6 @@ pub(crate) unsafe fn query(comm: ncclComm_t, properties: *mut ncclCommProperties
             rank: narrow(comm.inner.rank()),
             nRanks: size,
             cudaDev: device,
-            nvmlDev: device,
             nLsaTeams: size,
             ..ncclCommProperties_t::UNSET
         };

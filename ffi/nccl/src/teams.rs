@@ -34,21 +34,30 @@ pub(crate) fn alone_in(comm: ncclComm_t, _mode: ncclCftTeamMode_t) -> ncclTeam_t
     alone(comm)
 }
 
-/// `ncclTeamRankToWorld`; -1 if there is no such communicator.
+/// `ncclTeamRankToWorld`; -1 if there is no such communicator, or no such number.
 pub(crate) fn rank_in_world(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int {
     let world = world(comm);
     if world.nRanks == 0 {
         return -1;
     }
-    world.rank + (rank - team.rank) * team.stride
+    from(world.rank, team, rank)
 }
 
-/// `ncclTeamRankToLsa`; -1 if there is no such communicator.
+/// `ncclTeamRankToLsa`; -1 if there is no such communicator, or no such number.
 pub(crate) fn rank_alone(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int {
     if alone(comm).nRanks == 0 {
         return -1;
     }
-    (rank - team.rank) * team.stride
+    from(0, team, rank)
+}
+
+/// Where a rank of a team is, if this one is at `own`.
+fn from(own: c_int, team: ncclTeam_t, rank: c_int) -> c_int {
+    let ranks = rank.checked_sub(team.rank);
+    let distance = ranks.and_then(|ranks| ranks.checked_mul(team.stride));
+    distance
+        .and_then(|distance| own.checked_add(distance))
+        .unwrap_or(-1)
 }
 
 /// A team of a communicator; one without ranks if there is no such communicator.
@@ -66,4 +75,22 @@ fn of(comm: ncclComm_t, team: impl FnOnce(c_int, c_int) -> ncclTeam_t) -> ncclTe
         rank: 0,
         stride: 0,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_none_are_below_0() {
+        let team = ncclTeam_t {
+            nRanks: 2,
+            rank: 1,
+            stride: 3,
+        };
+        assert_eq!((from(4, team, 0), from(4, team, 2)), (1, 7));
+        for rank in [c_int::MIN, c_int::MAX, c_int::MAX / 2] {
+            assert_eq!(from(4, team, rank), -1, "{rank}");
+        }
+    }
 }
