@@ -387,7 +387,11 @@ mod tests {
         let met = Arc::new(Mutex::new(false));
         let meets = Arc::clone(&met);
         start().unwrap();
-        meet(1, Box::new(move || Ok(*meets.lock() = true))).unwrap();
+        let meeting = move || {
+            *meets.lock() = true;
+            Ok(())
+        };
+        meet(1, Box::new(meeting)).unwrap();
         meet(2, Box::new(|| panic!("a planned panic"))).unwrap();
         assert_eq!(end().unwrap_err().kind(), Kind::Internal);
         assert!(*met.lock());

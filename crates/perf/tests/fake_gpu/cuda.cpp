@@ -291,15 +291,11 @@ static auto memory_of(uint64_t address) {
     return address < before->second.first ? before : memories.end();
 }
 int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
-    enum { MEMORY_TYPE = 2, IS_MANAGED = 8, DEVICE_ORDINAL = 9, DEVICE = 2 };
     Guard guard(everything);
     auto found = memory_of(address);
     if (found == memories.end()) return INVALID_VALUE;
-    // No memory is managed. Pinned memory is not told from a device's.
-    if (attribute == MEMORY_TYPE) return *static_cast<int *>(value) = DEVICE, SUCCESS;
-    if (attribute == IS_MANAGED) return *static_cast<int *>(value) = 0, SUCCESS;
-    if (attribute != DEVICE_ORDINAL) return INVALID_VALUE;
-    return *static_cast<int *>(value) = found->second.second, SUCCESS;
+    int of = attribute == 2 ? 2 : attribute == 8 ? 0 : found->second.second; // Type, managed.
+    return *static_cast<int *>(value) = of, SUCCESS;
 }
 // Of mapped memory, one mapping.
 int cuMemGetAddressRange_v2(uint64_t *start, size_t *bytes, uint64_t address) {
