@@ -24,11 +24,12 @@ static void *found(void *library, const char *name)
     return function;
 }
 
-/* In a process of its own, for some answers are no answers. */
+/* In a process of its own, for some answers are no answers, and some never come. */
 #define ANSWER(name, what, ...)                                                                    \
     do {                                                                                           \
         pid_t child = fork();                                                                      \
         if (child == 0) {                                                                          \
+            alarm(20);                                                                             \
             printf("%s, %s: %d\n", #name, what, OF(name)(__VA_ARGS__));                            \
             fflush(stdout);                                                                        \
             _exit(0);                                                                              \

@@ -8,7 +8,8 @@ int main(void)
     ncclUniqueId id;
     rank = 0, size = 1;
     SUCCEEDS(ncclGetUniqueId(&id));
-    FAILS(ncclCommInitRank(&comm, size, id, rank), ncclUnhandledCudaError, "SPARK_CCL_BACKEND=host");
+    FAILS(ncclCommInitRank(&comm, size, id, rank), ncclUnhandledCudaError,
+          "SPARK_CCL_BACKEND=host");
     require(comm == NULL, "a communicator without its GPU");
     puts("right");
     return 0;
