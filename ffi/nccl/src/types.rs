@@ -189,5 +189,8 @@ growing! {
         23200 ginConnectionType: c_int = 0;
         23200 ginSupport: [u8; 64] = [0; 64];
         23200 devCommRuntimeVersionSize: usize = 0;
+        23200 cftSupport: u8 = 0;
+        23200 cftMulticastSupport: u8 = 0;
+        23200 cftCountedSupport: u8 = 0;
     }
 }
