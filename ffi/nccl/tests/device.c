@@ -95,6 +95,25 @@ static void abort_calls(void)
     SUCCEEDS(ncclCommAbort(all[1]));
 }
 
+/* The end of ranks comes after the calls of its group. */
+static void finalize_in_a_group(void)
+{
+    SUCCEEDS(ncclCommInitAll(all, size, (int[RANKS]){0}));
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < RANKS; i++) {
+        SUCCEEDS(ncclCommFinalize(all[i]));
+        const void *from = (const void *)(uintptr_t)send[i];
+        void *to = (void *)(uintptr_t)recv[i];
+        SUCCEEDS(ncclAllReduce(from, to, COUNT, ncclInt32, ncclMax, all[i], STREAM));
+    }
+    SUCCEEDS(ncclGroupEnd());
+    sees(0, 5, 15, "a call before the end");
+    sees(1, 5, 15, "a call before the end");
+    for (int i = 0; i < RANKS; i++) {
+        SUCCEEDS(ncclCommDestroy(all[i]));
+    }
+}
+
 /* Memory of a GPU is none of the host's. */
 static void refuse_on_the_host(void)
 {
@@ -154,6 +173,7 @@ int main(void)
         SUCCEEDS(ncclCommDestroy(all[i]));
     }
     leave_late();
+    finalize_in_a_group();
     abort_calls();
     refuse_on_the_host();
     for (int i = 0; i < RANKS; i++) {
