@@ -181,7 +181,7 @@ pub(crate) unsafe fn device(comm: ncclComm_t, device: *mut c_int) -> Status {
     unsafe { number(comm, device, "device", own) }
 }
 
-/// `ncclCommGetAsyncError`.
+/// `ncclCommGetAsyncError`. An error's message is the thread's last one: programs ask for it next.
 ///
 /// # Safety
 /// `error` is null or can be written.
