@@ -266,32 +266,6 @@ fn a_group_that_is_enqueued_in_part_fails_the_communicator() {
     });
 }
 
-/// Numbers are those of calls, whatever pieces they had.
-#[test]
-fn the_last_call_of_a_rank_that_has_left_is_named() {
-    let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
-        let stream = stream_of(&comm);
-        let mut memory = memory(&comm, &values(comm.rank(), 1_000_003));
-        for _ in 0..2 {
-            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                .on(&stream)
-                .unwrap();
-        }
-        comm.wait(&stream).unwrap();
-        if comm.rank() > 0 {
-            return;
-        }
-        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-            .on(&stream)
-            .unwrap();
-        let said = comm.wait(&stream).unwrap_err().to_string();
-        let expected =
-            "left the communicator after operation #2 on the device, but operation #3 on";
-        assert!(said.contains(expected), "{said}");
-    });
-}
-
 /// Its kernel has ended, and slots of it are still on their way.
 #[test]
 fn a_rank_that_has_left_still_sends_what_it_has_done() {
@@ -311,60 +285,6 @@ fn a_rank_that_has_left_still_sends_what_it_has_done() {
         }
         comm.finalize().unwrap();
     });
-}
-
-/// One kernel waits for slots or packets, the other one for the host.
-#[test]
-fn calls_that_go_two_ways_are_named() {
-    let Some(gpus) = gpus(2) else { return };
-    for len in [1, 100, 30_000] {
-        gpus.each(&builder(), |comm| {
-            let stream = stream_of(&comm);
-            let mut memory = memory(&comm, &values(comm.rank(), len));
-            // Equally many of each kind before.
-            for _ in 0..3 {
-                comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                    .on(&stream)
-                    .unwrap();
-                comm.broadcast_in_place(&mut memory, 0).on(&stream).unwrap();
-            }
-            let call = if comm.rank() == 0 {
-                comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-                    .on(&stream)
-            } else {
-                comm.broadcast_in_place(&mut memory, 0).on(&stream)
-            };
-            let said = text(call.and_then(|()| comm.wait(&stream)));
-            for part in ["operation #7 on the device", "all_reduce(", "broadcast("] {
-                assert!(said.contains(part), "{said}");
-            }
-        });
-    }
-}
-
-/// The length decides which way a call goes.
-#[test]
-fn lengths_that_go_two_ways_are_named() {
-    let Some(gpus) = gpus(2) else { return };
-    for differing in [[100, 30_000], [100, 2000], [2000, 30_000], [30_000, 1]] {
-        gpus.each(&builder(), |comm| {
-            let stream = stream_of(&comm);
-            let all_reduce = |len| {
-                let mut memory = memory(&comm, &values(comm.rank(), len));
-                let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
-                let result = call.on(&stream).and_then(|()| comm.wait(&stream));
-                result.map(|()| read(&memory))
-            };
-            for len in differing {
-                assert!(all_reduce(len).unwrap() == sums(comm.size(), len, 1));
-            }
-            let said = text(all_reduce(differing[usize::from(comm.rank() > 0)]));
-            let lens = differing.map(|len| len.to_string());
-            for part in ["operation #3 on the device", &lens[0], &lens[1]] {
-                assert!(said.contains(part), "{said}");
-            }
-        });
-    }
 }
 
 /// A call may stand behind something long in its stream: here, behind a call of another

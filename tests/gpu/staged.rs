@@ -23,6 +23,7 @@ mod streams;
 mod support;
 mod types;
 mod unstaged;
+mod ways;
 
 use std::sync::Arc;
 

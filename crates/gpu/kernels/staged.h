@@ -11,9 +11,12 @@ struct Passage {
     const Transfer& transfer;
     Lane lane;
     u64 pieces;
+    // How many operations there were before.
+    u64 before;
 
     DEVICE explicit Passage(const Passing& passing)
-        : transfer(passing.transfer), lane(passing.stage, cta()), pieces(number_of_pieces()) {}
+        : transfer(passing.transfer), lane(passing.stage, cta()), pieces(number_of_pieces()),
+          before(*passing.stage.operations) {}
 
     // Copies a piece of the input to its slot, and rings.
     DEVICE void put(u64 number) {
@@ -41,6 +44,14 @@ struct Passage {
         }
         // All threads have read the slot before the next piece goes there.
         any_thread(false);
+    }
+
+    // The first CTA counts the operation: each has one.
+    DEVICE void end() const {
+        lane.end(pieces);
+        if (cta() == 0 && thread() == 0) {
+            store_long(lane.stage.operations, before + 1);
+        }
     }
 
     DEVICE Manner manner() const { return transfer.manner; }
@@ -94,6 +105,8 @@ struct Mail {
         step(behind);
     }
 
+    DEVICE void end() const { lane.end(pieces); }
+
     DEVICE Manner manner() const { return IN_SLOTS; }
 
     // Pieces of other lanes say nothing about this one.
@@ -141,5 +154,5 @@ DEVICE void pass(Part part) {
             part.take(number - 1);
         }
     }
-    part.lane.end(part.pieces);
+    part.end();
 }

@@ -62,6 +62,8 @@ struct Stage {
     u64* expired;
     // How many pieces each lane has had; in device memory, for the next kernels.
     u64* rounds;
+    // How many operations have ended; in device memory, also for kernels of slots.
+    u64* operations;
     // Not 0 once a wait has ended in vain: kernels then do nothing. In device memory.
     u32* failed;
 };
@@ -124,9 +126,9 @@ struct Posting {
 static_assert(sizeof(Bell) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(Answer) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(StageControl) == 32, "as in src/staged/layout.rs");
-static_assert(sizeof(Stage) == 64, "as in src/staged/layout.rs");
+static_assert(sizeof(Stage) == 72, "as in src/staged/layout.rs");
 static_assert(sizeof(Transfer) == 88, "as in src/staged/layout.rs");
-static_assert(sizeof(Passing) == 152, "as in src/staged/layout.rs");
+static_assert(sizeof(Passing) == 160, "as in src/staged/layout.rs");
 static_assert(sizeof(StageFlow) == 16, "as in src/staged/layout.rs");
 static_assert(sizeof(StageMessage) == 40, "as in src/staged/layout.rs");
-static_assert(sizeof(Posting) == 3776, "as in src/staged/layout.rs; a kernel has room for 4096");
+static_assert(sizeof(Posting) == 3784, "as in src/staged/layout.rs; a kernel has room for 4096");

@@ -19,7 +19,7 @@ use crate::launch::{Streams, first_turn, launch_in};
 use crate::layout::{MAX_RANKS, STATE_BYTES};
 use crate::mailbox::Mailbox;
 use crate::slot_kernels::Kernels;
-use crate::{Call, Error, loaded};
+use crate::{Call, Error, Stage, loaded};
 
 /// The most lanes, the slots of each, and their bytes: 4 MiB for a box.
 const LANES: u32 = 8;
@@ -61,6 +61,8 @@ struct Parts {
     mailbox: Mailbox,
     journal: PinnedWords,
     state: DeviceBlock,
+    /// Its count of operations is the kernels' other half of a call's number.
+    _stage: Arc<Stage>,
     streams: Streams,
     context: Arc<CudaContext>,
 }
@@ -96,26 +98,27 @@ impl Slots {
     pub const LEAST: [u64; 2] = [16 << 10, 64 << 10];
     /// The number of the rule by which longer calls go through slots. Raise it with each change of
     /// the rule: ranks that follow different ones would wait for each other.
-    pub(crate) const RULE: u64 = 3;
+    pub(crate) const RULE: u64 = 4;
 
     /// Whether there are kernels for this many ranks.
     pub fn are_for(ranks: usize) -> bool {
         (2..=MAX_RANKS).contains(&ranks)
     }
 
-    /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. Operations
-    /// take up to `ctas` CTAs, never more than 8. Slots have at least `least` bytes, if the call
-    /// has so many. All ranks must have the same values of both. The patience is 30 s.
+    /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. The rank's
+    /// other operations go through `stage`: both together have one order, which ranks compare.
+    /// Operations take up to `ctas` CTAs, never more than 8. Slots have at least `least` bytes, if
+    /// the call has so many. All ranks must have the same values of both. The patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
     pub fn new(
         context: &Arc<CudaContext>,
-        rank: usize,
-        ranks: usize,
+        stage: &Arc<Stage>,
         ctas: u32,
         least: u64,
     ) -> Result<Self, Error> {
+        let (rank, ranks) = (stage.rank(), stage.ranks());
         let shape = Shape::new(ctas.clamp(1, LANES) as usize, DEPTH, PAYLOAD)?;
         let passed = (ranks * shape.lanes() + 1) * size_of::<Passed>();
         let state = STATE_BYTES + ranks * size_of::<Boxes>();
@@ -134,6 +137,7 @@ impl Slots {
                 boxes: block.address() + STATE_BYTES as u64,
                 passed: block.address() + state as u64,
                 state: block.address(),
+                others: stage.count_of_operations(),
                 control,
                 failure,
                 journal: journal.address_for(context)?,
@@ -153,6 +157,7 @@ impl Slots {
                 mailbox,
                 journal,
                 state: block,
+                _stage: Arc::clone(stage),
                 streams: Streams::default(),
                 context: Arc::clone(context),
             }),

@@ -151,6 +151,11 @@ impl Stage {
         self.ranks
     }
 
+    /// Where the kernel counts its operations, in device memory.
+    pub(crate) fn count_of_operations(&self) -> u64 {
+        self.operations.operations
+    }
+
     /// How many CTAs pass an operation of this many pieces; piece n goes to CTA n modulo that.
     pub fn ctas(&self, pieces: u64) -> u64 {
         pieces.min(self.ctas)

@@ -20,11 +20,11 @@ struct Part {
 const u32 INPUTS = 0, RESULTS = 1;
 
 // A form of one step or of two.
-template <u32 COUNT>
+template <u32 COUNT, bool IS_AT_ONCE = HELD == 1>
 struct Exchange {
     const Exchanging& call;
     Call arithmetic;
-    Slots<COUNT> slots;
+    Slots<COUNT, IS_AT_ONCE> slots;
 
     DEVICE explicit Exchange(const Exchanging& call)
         : call(call), arithmetic(arithmetic_of(call)),

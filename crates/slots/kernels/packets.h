@@ -39,7 +39,7 @@ struct PacketExchange {
         send_words();
         begin();
         // Nothing is written before the records have been compared.
-        bool goes_on = records_are_equal();
+        bool goes_on = !is_aborted() && records_are_equal();
         u32 word = passer();
         do {
             u64 taken[MAX_RANKS];
@@ -131,18 +131,27 @@ private:
         });
         store_long(&journal->words[0], call.words[0]);
         store_long(&journal->words[1], call.words[1]);
-        release_long(&journal->begun, waits.number + 1);
+        release_long(&journal->begun, waits.own_number() + 1);
         fence();
     }
     // Releases what was said before the fence: the output is the stream's.
     DEVICE void end() const {
         if (thread() == 0) {
             passed = number;
-            call.member.state->operations = waits.number + 1;
-            store_fenced(&call.member.journal->ended, waits.number + 1);
+            call.member.state->operations = waits.own_number() + 1;
+            store_fenced(&call.member.journal->ended, waits.own_number() + 1);
         }
     }
 
+    // A call for which all has come waits for nothing; it ends, too, when all are to end. The
+    // last thread looks: most calls have no word for it.
+    DEVICE bool is_aborted() const {
+        if (thread() != threads() - 1 || !waits.are_ended()) {
+            return false;
+        }
+        waits.report(ABORTED, rank() == 0 ? 1 : 0, awaited(), 0, 0, 0);
+        return true;
+    }
     // Waits for the records of all peers. Whether they make the same call, as far as this thread
     // compares them.
     DEVICE bool records_are_equal() const {

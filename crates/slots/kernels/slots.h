@@ -12,8 +12,9 @@ struct Edges {
     u32 from[COUNT];
 };
 
-// In a call of so many steps.
-template <u32 COUNT>
+// In a call of so many steps. Where a GPU reads a slot's flag and record at once, it does not wait
+// for one after the other.
+template <u32 COUNT, bool IS_AT_ONCE = HELD == 1>
 struct Slots {
     const SlotMember& member;
     Signed call;
@@ -131,11 +132,11 @@ struct Slots {
         bool is_last = ctas() == 1 || count_up_in_order(&member.state->claims) == ctas() - 1;
         if (is_last) {
             store_long(&member.state->claims, 0);
-            store_long(&member.state->operations, waits.number + 1);
+            store_long(&member.state->operations, waits.own_number() + 1);
         }
         tell([&] {
             if (is_last) {
-                store_fenced(&member.journal->ended, waits.number + 1);
+                store_fenced(&member.journal->ended, waits.own_number() + 1);
             }
         });
     }
@@ -196,7 +197,7 @@ private:
         }
         fence();
         if (owes_beginning) {
-            store_fenced(&member.journal->begun, waits.number + 1);
+            store_fenced(&member.journal->begun, waits.own_number() + 1);
         }
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (is_in(owed, peer)) {
@@ -216,10 +217,9 @@ private:
         }
         return needed <= passed.sent + member.depth;
     }
-    // Pairs with `PostBox::set_flag`, which comes after the slot's bytes. A GPU reads the record at
-    // the same time: where it is not the right one, it may be older than the flag.
+    // Pairs with `PostBox::set_flag`, which comes after the slot's bytes. Where the record is read
+    // at the same time and is not the right one, it may be older than the flag.
     DEVICE bool has_come(u32 peer, Record& seen) const {
-        const bool IS_AT_ONCE = HELD == 1;
         if (IS_AT_ONCE) {
             seen = record_of(peer);
         }

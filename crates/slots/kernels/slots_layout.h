@@ -31,7 +31,7 @@ const u64 RENEWED_EACH = 1 << 16;
 
 // What stands beside a slot's payload.
 struct Record {
-    // The number of the call, from 0.
+    // The number of the call among all of the rank, also those that go other ways; from 0.
     u64 call;
     // The call's signature.
     u64 words[2];
@@ -59,7 +59,7 @@ struct Passed {
 
 // What kernels say of their calls, in the host's memory.
 struct Journal {
-    // How many have begun, and ended.
+    // How many have begun, and ended, without those that go other ways.
     u64 begun;
     u64 ended;
     // The signature of the last one that has begun.
@@ -73,6 +73,8 @@ struct SlotMember {
     // By rank, and lane; then one for packets.
     Passed* passed;
     State* state;
+    // How many calls have gone other ways, in device memory.
+    const u64* others;
     const Control* control;
     Failure* failure;
     Journal* journal;
@@ -123,5 +125,5 @@ struct Exchanging {
 
 static_assert(sizeof(Record) == 48, "as in src/layout.rs");
 static_assert(sizeof(Passed) == 24, "as in src/arguments.rs");
-static_assert(sizeof(SlotMember) == 88, "as in src/arguments.rs");
-static_assert(sizeof(Exchanging) == 208, "as in src/arguments.rs");
+static_assert(sizeof(SlotMember) == 96, "as in src/arguments.rs");
+static_assert(sizeof(Exchanging) == 216, "as in src/arguments.rs");

@@ -19,11 +19,14 @@ struct Awaited {
 struct Waits {
     const SlotMember& member;
     const u64* words;
-    // The number of the call.
+    // The number of the call among all.
     u64 number;
 
     DEVICE Waits(const SlotMember& member, const u64* words)
-        : member(member), words(words), number(member.state->operations) {}
+        : member(member), words(words), number(member.state->operations + *member.others) {}
+
+    // Among those of these kernels. Read where it is needed, which saves registers.
+    DEVICE u64 own_number() const { return number - *member.others; }
 
     // Polls until something is there; whether it is, or the wait is to end. `place()` says for
     // which slot.

@@ -31,6 +31,8 @@ pub struct SlotMember {
     pub passed: u64,
     /// `State` of `crates/gpu/kernels/layout.h`, in device memory.
     pub state: u64,
+    /// How many calls have gone other ways, in device memory.
+    pub others: u64,
     /// `Control` of the same, in the host's memory.
     pub control: u64,
     /// `Failure` of the same, in the host's memory.
@@ -95,5 +97,5 @@ pub struct Exchanging {
 
 // `slots_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
 const _: () = assert!(size_of::<Passed>() == 24);
-const _: () = assert!(size_of::<SlotMember>() == 88);
-const _: () = assert!(size_of::<Exchanging>() == 208);
+const _: () = assert!(size_of::<SlotMember>() == 96);
+const _: () = assert!(size_of::<Exchanging>() == 216);

@@ -72,12 +72,6 @@ impl Linked {
         self.outgoing.withdraw();
     }
 
-    /// Tells the peer, before the next slot, how many calls this rank has made so far that are not
-    /// made by slots.
-    pub fn say_before(&mut self, calls: u64) {
-        self.outgoing.say_before(calls);
-    }
-
     /// How many slots of packets have come.
     pub fn packets(&self) -> u64 {
         self.incoming.packets()

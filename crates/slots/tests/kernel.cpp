@@ -8,6 +8,9 @@ extern "C" void play(const Exchanging* call, u32 cta, u32 ctas, u32 kernel, u64 
     switch (kernel) {
     case 0: Exchange<1>(*call).direct(); break;
     case 1: Exchange<2>(*call).shared(); break;
+    // As a GPU reads records.
+    case 2: Exchange<1, true>(*call).direct(); break;
+    case 3: Exchange<2, true>(*call).shared(); break;
     default: PacketExchange(*call).run();
     }
 }

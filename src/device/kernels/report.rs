@@ -45,7 +45,11 @@ impl KernelEngine {
                 rank_a: base.member(),
                 words_a: describe(own),
                 rank_b: base.watch.member(peer as u32),
-                words_b: describe(theirs),
+                words_b: if theirs == own {
+                    format!("{}, before or after others", describe(theirs))
+                } else {
+                    describe(theirs)
+                },
             }),
             gpu::Error::OtherMessage {
                 peer,

@@ -138,7 +138,7 @@ impl Staged {
         let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
         let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
         let slots = Slots::are_for(comm.size())
-            .then(|| Slots::new(context, comm.rank(), comm.size(), ctas, by_slots.least()))
+            .then(|| Slots::new(context, &stage, ctas, by_slots.least()))
             .transpose();
         let slots = slots
             .map_err(|error| refused(error, comm.rank()))?
@@ -278,8 +278,7 @@ impl Staged {
         let slots = self.slots.as_ref();
         let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();
         slots.filter(|slots| {
-            // One of no elements ends by pieces without a message.
-            let by_packets = || bytes > 0 && slots.plan(operation, bytes).kernel == Kernel::Packets;
+            let by_packets = || slots.plan(operation, bytes).kernel == Kernel::Packets;
             is_mutual && (self.by_slots.have(operation, bytes) || by_packets())
         })
     }
@@ -317,14 +316,7 @@ impl Staged {
 
     pub(super) fn check(&self) -> Result<(), gpu::Error> {
         self.stage.check()?;
-        let said = self.slots.as_ref().map_or(Ok(()), |slots| slots.check());
-        said.map_err(|mut error| {
-            // Kernels of slots count only theirs.
-            if let gpu::Error::Mismatch { operation, .. } = &mut error {
-                *operation += self.lease.0.rung();
-            }
-            error
-        })
+        self.slots.as_ref().map_or(Ok(()), |slots| slots.check())
     }
 
     /// How many pieces and slots were passed.

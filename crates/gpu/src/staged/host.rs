@@ -8,7 +8,7 @@ use spark_ccl_cuda::PinnedWords;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 
 use super::cut::slot_of_messages;
-use super::layout::{LINE, Manner, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
+use super::layout::{LINE, Manner, OPERATIONS, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
 use crate::mailbox::nanoseconds;
 use crate::{Error, Way};
 
@@ -106,7 +106,7 @@ impl HostPart {
         size_of_val(self.words.words())
     }
 
-    /// The bytes, in device memory, of `failed` and of each lane's count of pieces.
+    /// The bytes, in device memory, of `failed`, and of the counts of operations and of pieces.
     pub(super) fn state_bytes(ranks: usize) -> usize {
         ROUNDS as usize + Lane::all(ranks) * size_of::<u64>()
     }
@@ -128,6 +128,7 @@ impl HostPart {
             control: at(CONTROL),
             expired: at(EXPIRED),
             rounds: state + ROUNDS + (first.0 * size_of::<u64>()) as u64,
+            operations: state + OPERATIONS,
             failed: state,
         }))
     }

@@ -14,8 +14,10 @@ pub(super) const MESSAGES: usize = 80;
 
 /// The words of 64 bits of a `Bell`, an `Answer`, and of what precedes them.
 pub(super) const LINE: usize = 8;
-/// In device memory: `failed`, and from here on how many pieces each lane has had.
-pub(super) const ROUNDS: u64 = 8;
+/// In device memory: `failed`; how many operations have ended; and from the last on, how many pieces
+/// each lane has had.
+pub(super) const OPERATIONS: u64 = 8;
+pub(super) const ROUNDS: u64 = 16;
 
 /// Some lanes of a rank; all are addresses on its GPU.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,7 @@ pub(super) struct StageLayout {
     pub(super) control: u64,
     pub(super) expired: u64,
     pub(super) rounds: u64,
+    pub(super) operations: u64,
     pub(super) failed: u64,
 }
 
@@ -116,9 +119,9 @@ pub(super) struct Posting {
 }
 
 // `staged_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
-const _: () = assert!(size_of::<StageLayout>() == 64);
+const _: () = assert!(size_of::<StageLayout>() == 72);
 const _: () = assert!(size_of::<Transfer>() == 88);
-const _: () = assert!(size_of::<Passing>() == 152);
+const _: () = assert!(size_of::<Passing>() == 160);
 const _: () = assert!(size_of::<StageFlow>() == 16);
 const _: () = assert!(size_of::<StageMessage>() == 40);
-const _: () = assert!(size_of::<Posting>() == 3776);
+const _: () = assert!(size_of::<Posting>() == 3784);

@@ -45,7 +45,7 @@ struct Launched {
                 return part.lane.gives_up(done.since, done.seen, part.manner(), part.progress(done.taken));
             part.take(done.taken++);
         }
-        part.lane.end(part.pieces);
+        part.end();
         return true;
     }
 };

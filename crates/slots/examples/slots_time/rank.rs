@@ -96,6 +96,7 @@ fn member(rank: usize, state: u64, page: u64) -> SlotMember {
         boxes: state + 64,
         passed: state + 256,
         state,
+        others: state + 32,
         control: page,
         failure: page + 1024,
         journal: page + 2048,

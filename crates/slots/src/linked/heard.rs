@@ -5,8 +5,6 @@ use crate::Record;
 /// What a slot of a peer's says of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
-    /// How many calls it has made before that are not made by slots.
-    pub before: u64,
     /// Whether it is one of packets.
     pub is_of_packets: bool,
     /// The slot's number in its lane, or among those of packets.

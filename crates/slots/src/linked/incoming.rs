@@ -29,8 +29,6 @@ pub(super) struct Incoming {
     /// By lane: the last slot that has begun to come, and the largest credit.
     begun: Vec<u64>,
     credits: Vec<u64>,
-    /// What the peer has said last to have done before.
-    before: u64,
     heard: Option<Heard>,
 }
 
@@ -55,7 +53,6 @@ impl Incoming {
             bytes: Vec::new(),
             begun: vec![0; lanes],
             credits: vec![0; lanes],
-            before: 0,
             heard: None,
         }
     }
@@ -95,10 +92,6 @@ impl Incoming {
         match Tag::of(tag) {
             Tag::Credit { lane, total } => {
                 self.hear_credit(lane, total)?;
-                self.pass()?;
-            }
-            Tag::Before(number) => {
-                self.before = number;
                 self.pass()?;
             }
             Tag::Slot { slot, payload } => {
@@ -238,7 +231,6 @@ impl Incoming {
             .is_none_or(|heard| heard.record.call <= record.call)
         {
             self.heard = Some(Heard {
-                before: self.before,
                 is_of_packets,
                 number,
                 record,

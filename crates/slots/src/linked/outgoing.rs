@@ -20,9 +20,6 @@ pub(super) struct Outgoing {
     /// The bytes of the last slot of packets.
     packets: Vec<u8>,
     completed: VecDeque<Slot>,
-    /// What the peer is told before the next slot, and what it was told last.
-    before: u64,
-    told: u64,
     /// Why the link takes no more.
     ended: Option<Error>,
 }
@@ -42,8 +39,6 @@ impl Outgoing {
             going: None,
             packets: Vec::new(),
             completed: VecDeque::new(),
-            before: 0,
-            told: 0,
             ended: None,
         }
     }
@@ -53,7 +48,7 @@ impl Outgoing {
     /// # Safety
     /// The slot was published, and is not written before it has completed.
     pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
-        let may_go = self.going.is_none() && self.tell();
+        let may_go = self.going.is_none();
         if may_go {
             // Relaxed: this thread sends it.
             let credit = self.outbox.credit_with(slot);
@@ -71,7 +66,7 @@ impl Outgoing {
 
     /// Begins with a slot of packets, if none is going.
     pub(super) fn post_packets(&mut self, number: u64, words: &[u64]) -> bool {
-        let may_go = self.going.is_none() && self.tell();
+        let may_go = self.going.is_none();
         if may_go {
             self.packets.resize(size_of_val(words), 0);
             let (bytes, _) = self.packets.as_chunks_mut();
@@ -89,18 +84,6 @@ impl Outgoing {
             self.advance();
         }
         may_go
-    }
-
-    pub(super) fn say_before(&mut self, number: u64) {
-        self.before = number;
-    }
-
-    /// Tells the peer what it is to know before the next slot; whether it has been told.
-    fn tell(&mut self) -> bool {
-        if self.told == self.before || self.send_tag(Tag::Before(self.before)) {
-            self.told = self.before;
-        }
-        self.told == self.before
     }
 
     /// Ends the link.

@@ -22,8 +22,6 @@ pub(super) enum Tag {
     Slot { slot: Slot, payload: usize },
     /// How many slots of a lane were consumed.
     Credit { lane: usize, total: u64 },
-    /// What the sender has done before the slots that follow.
-    Before(u64),
 }
 
 impl Tag {
@@ -34,11 +32,6 @@ impl Tag {
                 (lane as u64) << LANE_AT | (payload as u64) << BYTES_AT | number & LOW
             }
             Self::Credit { lane, total } => CREDIT | (lane as u64) << LANE_AT | total & TOTAL,
-            Self::Before(total) => Self::Credit {
-                lane: MOST_LANES,
-                total,
-            }
-            .word(),
         }
     }
 
@@ -51,10 +44,7 @@ impl Tag {
         let lane = ((word & !CREDIT) >> LANE_AT) as usize;
         if word & CREDIT != 0 {
             let total = word & TOTAL;
-            return match lane {
-                MOST_LANES => Self::Before(total),
-                lane => Self::Credit { lane, total },
-            };
+            return Self::Credit { lane, total };
         }
         let number = word & LOW;
         Self::Slot {
@@ -79,8 +69,6 @@ mod tests {
         }
         let total = TOTAL;
         let credit = Tag::Credit { lane, total };
-        for tag in [credit, Tag::Before(7)] {
-            assert_eq!(Tag::of(tag.word()), tag);
-        }
+        assert_eq!(Tag::of(credit.word()), credit);
     }
 }

@@ -68,6 +68,40 @@ fn an_abort_ends_waits() {
     assert!(buffers[0][0].is_untouched());
 }
 
+/// Its peer is two calls ahead: all that the first one waits for has come.
+#[test]
+fn an_abort_ends_what_need_not_wait() {
+    let mut world = world(2);
+    world.set_patience(100);
+    if world.run(&[vec![], vec![sum(9)]], 0).is_none() {
+        return;
+    }
+    world.ranks[0].abort()[0].store(1, Ordering::Relaxed);
+    let buffers = world.run(&[vec![sum(9)], vec![]], 0).unwrap();
+    let failed = world.ranks[0].failed().unwrap();
+    assert_eq!((failed.reason, failed.peer), (ABORTED, 1));
+    assert!(buffers[0][0].is_untouched());
+}
+
+/// Both would otherwise take this rank's second call for the peer's first one.
+#[test]
+fn a_call_that_went_another_way_at_one_rank_is_not_passed_over() {
+    for has_packets in [true, false] {
+        let mut world = world(2);
+        world.has_packets = has_packets;
+        world.ranks[1].calls_elsewhere();
+        let calls = [vec![sum(100); 2], vec![sum(100)]];
+        let Some(buffers) = world.run(&calls, 0) else {
+            return;
+        };
+        for (rank, operation) in [(0, 1), (1, 2)] {
+            let failed = world.ranks[rank].failed().unwrap();
+            assert_eq!((failed.reason, failed.operation), (MISMATCH, operation));
+            assert!(buffers[rank].iter().all(Buffers::is_untouched));
+        }
+    }
+}
+
 #[test]
 fn calls_that_differ_name_both_and_write_nothing() {
     use Operation::{AllGather, AllToAll, ReduceScatter};

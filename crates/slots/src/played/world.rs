@@ -21,7 +21,9 @@ const SLOT: usize = 256;
 /// Which kernel is played, as `tests/kernel.cpp` has them.
 const DIRECT: u32 = 0;
 const SHARED: u32 = 1;
-const PACKETS: u32 = 2;
+/// This much later, the same, reading slots as a GPU does.
+const AT_ONCE: u32 = 2;
+const PACKETS: u32 = 4;
 
 /// What a rank's kernels have.
 pub(super) struct Rank {
@@ -31,6 +33,7 @@ pub(super) struct Rank {
     _boxes: Vec<Boxes>,
     _passed: Vec<Passed>,
     _state: Vec<u64>,
+    others: Arc<AtomicU64>,
     control: Arc<[AtomicU64; 2]>,
     failure: Arc<[AtomicU64; 8]>,
     journal: Arc<[AtomicU64; 4]>,
@@ -74,6 +77,11 @@ impl Rank {
             .collect()
     }
 
+    /// It has made one more call by another way.
+    pub(super) fn calls_elsewhere(&self) {
+        self.others.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(super) fn abort(&self) -> Arc<[AtomicU64; 2]> {
         Arc::clone(&self.control)
     }
@@ -83,6 +91,8 @@ pub(super) struct World {
     pub(super) form: Form,
     /// Whether short calls go by packets.
     pub(super) has_packets: bool,
+    /// Whether records are read together with flags, as by a GPU.
+    pub(super) is_at_once: bool,
     pub(super) ahead: usize,
     pub(super) ranks: Vec<Rank>,
     proxies: Vec<Vec<Proxy<Box<dyn Carrier>>>>,
@@ -112,6 +122,7 @@ impl World {
         let mut world = Self {
             form,
             has_packets: false,
+            is_at_once: false,
             ahead,
             ranks: Vec::new(),
             proxies: Vec::new(),
@@ -133,10 +144,11 @@ impl World {
         let play = play()?;
         let is_over = AtomicBool::new(false);
         let (form, ahead, ranks) = (self.form, self.ahead, &self.ranks);
+        let manner = if self.is_at_once { AT_ONCE } else { 0 };
         let kernel_of = |call: Call| match call.form(form, ranks.len()) {
             _ if self.has_packets && call.is_short() => PACKETS,
-            Form::Direct => DIRECT,
-            Form::Shared => SHARED,
+            Form::Direct => manner + DIRECT,
+            Form::Shared => manner + SHARED,
         };
         let mut buffers: Vec<Vec<_>> = (calls.iter().enumerate())
             .map(|(rank, calls)| {
@@ -258,6 +270,7 @@ impl Rank {
         let boxes: Vec<_> = boxes.collect();
         let mut passed = vec![Passed::default(); ends.len() * LANES + 1];
         let mut state = vec![0_u64; 3];
+        let others = Arc::<AtomicU64>::default();
         let control = Arc::new([const { AtomicU64::new(0) }; 2]);
         control[1].store(60_000_000_000, Ordering::Relaxed);
         let failure = Arc::new([const { AtomicU64::new(0) }; 8]);
@@ -266,6 +279,7 @@ impl Rank {
             boxes: boxes.as_ptr().expose_provenance() as u64,
             passed: passed.as_mut_ptr().expose_provenance() as u64,
             state: state.as_mut_ptr().expose_provenance() as u64,
+            others: others.as_ptr().expose_provenance() as u64,
             control: control.as_ptr().expose_provenance() as u64,
             failure: failure.as_ptr().expose_provenance() as u64,
             journal: journal.as_ptr().expose_provenance() as u64,
@@ -285,6 +299,7 @@ impl Rank {
             _boxes: boxes,
             _passed: passed,
             _state: state,
+            others,
             control,
             failure,
             journal,

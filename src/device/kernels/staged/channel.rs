@@ -14,8 +14,6 @@ pub(super) struct Channel {
     has_messages: AtomicBool,
     /// Some were captured: graphs may be launched at any time.
     is_captured: AtomicBool,
-    /// Operations that kernels have rung for.
-    rung: AtomicU64,
     is_closed: AtomicBool,
     use_of_stage: Mutex<Use>,
     left: Mutex<Option<Box<dyn Any + Send>>>,
@@ -81,15 +79,6 @@ impl Channel {
     /// Whether pieces may be there soon, where this many operations and messages are done.
     pub(super) fn expects(&self, done: u64) -> bool {
         self.is_captured.load(Ordering::Relaxed) || self.expected.load(Ordering::Relaxed) > done
-    }
-
-    /// This many operations were rung for.
-    pub(super) fn note_rung(&self, count: u64) {
-        self.rung.store(count, Ordering::Relaxed);
-    }
-
-    pub(super) fn rung(&self) -> u64 {
-        self.rung.load(Ordering::Relaxed)
     }
 
     /// No more pieces are passed; those that are under way are given up.

@@ -179,7 +179,6 @@ impl Course {
         let mut moved = false;
         if let Some(exchange) = &mut self.exchange {
             let others = self.operations.begun();
-            self.channel.0.note_rung(others.begun);
             moved = exchange.advance(&others, &self.carrier);
             let is_closed = self.channel.0.is_closed();
             let fault = exchange.fault(&others, &self.parent);

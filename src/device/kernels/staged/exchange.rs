@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
-use spark_ccl_gpu::{Rung, Slots, Stage};
+use spark_ccl_gpu::{Calls, Rung, Slots, Stage};
 
 use crate::api::communicator::Communicator;
 use crate::task::names::describe;
@@ -16,14 +16,18 @@ use crate::task::names::describe;
 pub(super) struct Others {
     /// How many have begun.
     pub(super) begun: u64,
-    /// What the kernel has said of the one that is not done.
-    pub(super) current: Option<Rung>,
+    /// What the kernel has said of the last one.
+    pub(super) last: Option<Rung>,
+    pub(super) is_done: bool,
 }
 
 /// The slots of one communicator.
 pub(super) struct Exchange {
     slots: Arc<Slots>,
     peers: Vec<Peer>,
+    /// How many calls have begun another way, and how many by slots before the last of them.
+    others: u64,
+    before: u64,
 }
 
 impl Exchange {
@@ -42,12 +46,18 @@ impl Exchange {
         Self {
             peers: peers.collect(),
             slots: Arc::clone(slots),
+            others: 0,
+            before: 0,
         }
     }
 
     /// Moves slots on, to each peer in turn; whether there was anything to do. `others` says which
     /// calls go another way.
     pub(super) fn advance(&mut self, others: &Others, carrier: &Communicator) -> bool {
+        if self.others != others.begun {
+            // None has ended since it has begun: slots move only here.
+            (self.others, self.before) = (others.begun, self.slots.calls().ended);
+        }
         let mut moved = false;
         for peer in &mut self.peers {
             moved |= peer.advance(carrier, others);
@@ -62,9 +72,7 @@ impl Exchange {
         self.peers.iter().find_map(|peer| {
             let words = || describe(calls.words);
             let ended = peer.judge(number, words, own, parent);
-            ended
-                .or_else(|| self.differs(peer, others, parent))
-                .or_else(|| self.is_unasked(peer, parent))
+            ended.or_else(|| self.differs(peer, others, parent))
         })
     }
 
@@ -73,44 +81,37 @@ impl Exchange {
         self.slots.calls().begun
     }
 
-    /// The fault of a peer from which a slot has come of a call that has ended here without it, or
-    /// packets of one that goes by none. No kernel looks at them before this rank's next call.
-    fn is_unasked(&self, peer: &Peer, parent: &Watch) -> Option<Fault> {
-        let calls = self.slots.calls();
-        let heard = peer.heard()?;
-        let is_over = if heard.is_of_packets {
-            // A kernel says this before it says that the call has begun.
-            heard.record.call < calls.begun && heard.number > peer.packets_wanted()
-        } else {
-            heard.record.call < calls.ended && heard.number > peer.wanted(0)
-        };
-        is_over.then(|| Fault::Mismatch {
-            sequence: DEVICE_MARK | (heard.before + heard.record.call + 1),
-            rank_a: parent.member(self.slots.rank() as u32),
-            words_a: match calls.begun - heard.record.call {
-                1 => describe(calls.words),
-                before => format!("another call, {} before the last", before - 1),
-            },
-            rank_b: parent.member(peer.rank() as u32),
-            words_b: describe(heard.record.words),
-        })
-    }
-
-    /// The fault of a peer that makes by slots the call that this rank makes another way: both have
-    /// made equally many of each kind before. A kernel would wait for slots that never come.
+    /// The fault of a peer that makes by lanes or by packets a call that this rank makes another
+    /// way, or has made: no kernel of this rank looks at its slots, or none before the next call.
     fn differs(&self, peer: &Peer, others: &Others, parent: &Watch) -> Option<Fault> {
-        let (own, heard) = (others.current?, peer.heard()?);
-        let is_same = heard.record.call == self.begun() && heard.before + 1 == others.begun;
-        is_same.then(|| Fault::Mismatch {
-            sequence: DEVICE_MARK | (others.begun + self.begun()),
+        let (calls, heard) = (self.slots.calls(), peer.heard()?);
+        let number = heard.record.call;
+        let is_unasked = if heard.is_of_packets {
+            // A kernel says this before it says that the call has begun.
+            number < others.begun + calls.begun && heard.number > peer.packets_wanted()
+        } else {
+            number < others.begun + calls.ended && heard.number > peer.wanted(0)
+        };
+        is_unasked.then(|| Fault::Mismatch {
+            sequence: DEVICE_MARK | (number + 1),
             rank_a: parent.member(self.slots.rank() as u32),
-            words_a: match own.buffers {
-                None => describe(own.words),
-                Some(_) => format!("{} with memory from alloc_device", describe(own.words)),
-            },
+            words_a: self.words_of(number, others, &calls),
             rank_b: parent.member(peer.rank() as u32),
             words_b: format!("{} through slots", describe(heard.record.words)),
         })
+    }
+
+    /// What this rank's call of a number is, among all that have begun.
+    fn words_of(&self, number: u64, others: &Others, calls: &Calls) -> String {
+        let begun = others.begun + calls.begun;
+        match others.last {
+            Some(last) if number + 1 == self.others + self.before => match last.buffers {
+                None => describe(last.words),
+                Some(_) => format!("{} with memory from alloc_device", describe(last.words)),
+            },
+            _ if number + 1 == begun => describe(calls.words),
+            _ => format!("another call, {} before the last", begun - number - 1),
+        }
     }
 
     /// How many calls are done: the kernel has ended, and the peers have what they need.

@@ -62,11 +62,12 @@ impl Operations {
         self.done
     }
 
-    /// How many have begun, and the one that is not done.
+    /// How many have begun, and the last of them.
     pub(super) fn begun(&self) -> Others {
         Others {
             begun: self.number,
-            current: self.last.filter(|_| self.done < self.number),
+            last: self.last,
+            is_done: self.done == self.number,
         }
     }
 

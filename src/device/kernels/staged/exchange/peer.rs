@@ -57,14 +57,10 @@ impl Peer {
         if self.proxy.is_none() {
             let needs = self.is_used();
             // The peer may have made a call by slots where this rank's goes another way.
-            if needs || others.current.is_some() {
+            if needs || !others.is_done {
                 self.connect(carrier, needs);
             }
         }
-        let Some(proxy) = &mut self.proxy else {
-            return false;
-        };
-        proxy.carrier_mut().say_before(others.begun);
         self.rested += 1;
         if self.rested < REST && self.is_met() {
             return false;
