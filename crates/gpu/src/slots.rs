@@ -27,11 +27,15 @@ const DEPTH: usize = 8;
 const PAYLOAD: usize = 64 << 10;
 /// The settings that all ranks must have alike: otherwise they would fill slots that others do not
 /// have, or one would fill slots where another rings for pieces.
-pub(crate) const SETTINGS: [u64; 5] = [
+pub(crate) const SETTINGS: [u64; 9] = [
     LANES as u64,
     DEPTH as u64,
     PAYLOAD as u64,
     Slots::FROM,
+    Slots::LEAST[0],
+    Slots::LEAST[1],
+    Slots::FASTER[0],
+    Slots::FASTER[1],
     Slots::RULE,
 ];
 /// The words of `Journal`.
@@ -96,6 +100,9 @@ impl Slots {
     /// The shortest slots of longer calls that are as fast as others, in bytes: where ranks share
     /// memory, and over links, where each is a message.
     pub const LEAST: [u64; 2] = [16 << 10, 64 << 10];
+    /// Shorter blocks are not faster through slots than by pieces, nor are longer ones of an
+    /// `all_gather`, in bytes.
+    pub const FASTER: [u64; 2] = [128 << 10, 8 << 20];
     /// The number of the rule by which longer calls go through slots. Raise it with each change of
     /// the rule: ranks that follow different ones would wait for each other.
     pub(crate) const RULE: u64 = 4;
@@ -217,7 +224,7 @@ impl Slots {
     }
 
     /// Which calls kernels have begun and ended. Once one has ended, all that its kernel has
-    /// written to the boxes is there.
+    /// written to lanes is there. Packets may come later: each says by itself that it has come.
     pub fn calls(&self) -> Calls {
         let word = |place: usize| &self.parts.journal.words()[place];
         // Acquire pairs with the kernels' fences in `Slots::tell` and `PacketExchange::begin`.

@@ -62,11 +62,15 @@ pub use slot::{Counter, Record, Slot};
 /// The kernels, as `crates/cuda/kernels/build.sh` compiles them.
 pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
-/// What all ranks must have alike: kernels, plans, and what messages of links say.
-pub const ALIKE: [&[u8]; 5] = [
+/// What all ranks must have alike: kernels, plans, where all is in a box, and what messages of links
+/// say.
+pub const ALIKE: [&[u8]; 8] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),
     include_bytes!("schedule.rs"),
     include_bytes!("route.rs"),
+    include_bytes!("layout.rs"),
+    include_bytes!("linked/incoming.rs"),
+    include_bytes!("linked/outgoing.rs"),
     include_bytes!("linked/tag.rs"),
 ];

@@ -29,9 +29,6 @@ use crate::error::Error;
 use crate::host::HostEngine;
 use crate::plan::Explanation;
 
-/// Shorter blocks are not faster through slots, nor are longer ones of an `all_gather`.
-const FASTER_FROM: u64 = 128 << 10;
-const FASTER_TO: u64 = 8 << 20;
 /// How much longer a kernel waits than the host, which knows more about what is wrong.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -52,11 +49,12 @@ impl BySlots {
     /// times as long; a `reduce_scatter` 0.6 to 0.9, an `all_to_all` 0.7 to 1.03 and an
     /// `all_gather` 0.8 to 0.98 times as long, of which one of 16 MiB over TCP took 1.09.
     fn have(self, operation: Operation, bytes: u64) -> bool {
+        let [faster_from, faster_to] = Slots::FASTER;
         match self {
             Self::OverLinks | Self::InMemory => match operation {
                 Operation::AllReduce => false,
-                Operation::AllGather => (FASTER_FROM..=FASTER_TO).contains(&bytes),
-                _ => bytes >= FASTER_FROM,
+                Operation::AllGather => (faster_from..=faster_to).contains(&bytes),
+                _ => bytes >= faster_from,
             },
             Self::All => bytes >= Slots::FROM,
         }
