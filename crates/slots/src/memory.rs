@@ -106,7 +106,8 @@ impl PostBox {
     /// Where these go.
     ///
     /// # Safety
-    /// Nothing else may use the slot, but for its flag, as long as these are borrowed.
+    /// Nothing else may use the slot, but for its flag, as long as these are borrowed. A GPU may
+    /// read the record, and use it only once the flag is set.
     #[cfg(not(all(test, loom)))]
     #[expect(
         clippy::mut_from_ref,

@@ -6,7 +6,7 @@ use spark_ccl_transport::{Direct, LinkRx};
 
 use super::heard::Heard;
 use super::tag::{MOST_LANES, Tag};
-use crate::layout::{PACKETS, RECORD_OF_PACKETS};
+use crate::layout::{PACKET_SLOTS, PACKETS, RECORD_OF_PACKETS};
 use crate::packets::record_of;
 use crate::{Counter, Error, PostBox, Record, Slot};
 
@@ -156,11 +156,15 @@ impl Incoming {
         };
         let (words, rest) = (payload / WORD, payload % WORD);
         let is_next = Tag::Slot { slot, payload }.is_of(told, payload);
-        if !is_next || rest != 0 || !(RECORD_OF_PACKETS..=PACKETS).contains(&words) {
+        // A peer that begins a call has had this rank's part in the one before.
+        let wanted = self.inbox.packets_wanted();
+        let has_room = slot.number <= wanted + PACKET_SLOTS as u64;
+        let is_whole = rest == 0 && (RECORD_OF_PACKETS..=PACKETS).contains(&words);
+        if !has_room || !is_next || !is_whole {
             return Err(Error::Violation {
                 problem: format!(
                     "the peer sends {payload} bytes as slot ...{} of packets, where {} is next, of \
-                     {RECORD_OF_PACKETS} to {PACKETS} words",
+                     {RECORD_OF_PACKETS} to {PACKETS} words, and calls take {wanted}",
                     told.number, slot.number
                 ),
             });
@@ -176,9 +180,11 @@ impl Incoming {
         let all = if is_of_packets {
             &mut self.bytes[..]
         } else {
-            // SAFETY: `next` has seen that the kernel has consumed what was in the slot, and the
-            // kernel reads it again only once its flag is set, below. No other carrier writes the
-            // inbox (`Linked::new`), and the borrow ends before the flag is set.
+            // SAFETY: `next` has seen that the kernel has consumed what was in the slot. The kernel
+            // uses what it reads there again only once the flag is set, below: a GPU may read the
+            // record before, beside the flag, and reads it anew where it is not the right one. No
+            // other carrier writes the inbox (`Linked::new`), and the borrow ends before the flag
+            // is set.
             unsafe { self.inbox.room(slot, payload) }
         };
         let rest = &mut all[coming.done..];
@@ -190,7 +196,7 @@ impl Incoming {
         self.coming = (coming.done < all.len()).then_some(coming);
         match slot.lane {
             _ if self.coming.is_some() => {}
-            MOST_LANES => self.put_packets(slot.number),
+            MOST_LANES => self.put_packets(slot.number)?,
             lane => {
                 // Relaxed: this thread has received it.
                 let credit = self.inbox.credit_with(slot).load(Ordering::Relaxed);
@@ -211,17 +217,27 @@ impl Incoming {
     }
 
     /// A slot of packets has come.
-    fn put_packets(&mut self, number: u64) {
+    fn put_packets(&mut self, number: u64) -> Result<(), Error> {
         let (words, _) = self.bytes.as_chunks::<WORD>();
         let words = words.iter().map(|&word| u64::from_le_bytes(word));
-        self.inbox.put_packets(number, words.clone());
         let mut record = [0; RECORD_OF_PACKETS];
-        record
-            .iter_mut()
-            .zip(words)
-            .for_each(|(to, word)| *to = word);
+        let places = record.iter_mut().zip(words.clone());
+        places.for_each(|(to, word)| *to = word);
+        let record = record_of(&record);
+        let block = words.len() - RECORD_OF_PACKETS;
+        if record.length.div_ceil(WORD as u64) != block as u64 {
+            return Err(Error::Violation {
+                problem: format!(
+                    "the peer sends {block} words as slot {number} of packets, and says that they \
+                     have {} bytes",
+                    record.length
+                ),
+            });
+        }
+        self.inbox.put_packets(number, words);
         self.packets = number;
-        self.hear(number, true, record_of(&record));
+        self.hear(number, true, record);
+        Ok(())
     }
 
     /// Notes of which call a slot is. Packets and lanes overtake each other.

@@ -141,6 +141,29 @@ fn packets_that_a_peer_cannot_send_are_an_error() {
     }
 }
 
+#[test]
+fn packets_that_do_not_fit_are_an_error() {
+    for (calls, length, part) in [
+        (3, 0, "as slot ...3 of packets, where 3 is next"),
+        (
+            1,
+            9,
+            "0 words as slot 1 of packets, and says that they have 9 bytes",
+        ),
+        (1, u64::MAX, "0 words as slot 1"),
+    ] {
+        let make = |halves| carrier_of(halves, SMALL.slot_bytes, plain(shape()), plain(shape()));
+        let [mut from, mut to] = memory().map(make).map(Result::unwrap);
+        let said = (1..=calls).find_map(|number| {
+            while !from.post_packets(number, &[0, 0, 0, length]).unwrap() {}
+            to.completed().err()
+        });
+        assert_eq!(to.packets(), calls - 1);
+        let said = said.unwrap().to_string();
+        assert!(said.contains(part), "{said}");
+    }
+}
+
 /// Slots of which the peer has not said that they were consumed.
 #[test]
 fn a_slot_for_which_there_is_no_room_is_an_error() {
