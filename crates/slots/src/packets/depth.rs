@@ -3,6 +3,9 @@
 use std::collections::HashSet;
 
 use crate::layout::PACKET_SLOTS;
+use crate::plan::MOST_BY_PACKETS;
+use crate::route::OPERATIONS;
+use crate::{Kernel, Plan, Route, Shape};
 
 const CALLS: usize = 4;
 
@@ -34,4 +37,29 @@ fn most_unconsumed() -> usize {
 #[test]
 fn a_box_holds_what_a_late_peer_has_not_consumed_and_no_slot_more() {
     assert_eq!(PACKET_SLOTS, most_unconsumed());
+}
+
+/// Only of these the model is true: each rank waits for all others in each call.
+#[test]
+fn calls_by_packets_go_both_ways_between_all_ranks() {
+    let shape = Shape::new(8, 8, 64 << 10).unwrap();
+    let mut count = 0;
+    for (operation, ranks) in OPERATIONS
+        .into_iter()
+        .flat_map(|operation| (2..=8).map(move |ranks| (operation, ranks)))
+    {
+        for bytes in [0, 1, MOST_BY_PACKETS, MOST_BY_PACKETS + 1] {
+            let plan = Plan::new(operation, bytes, ranks, shape, 16 << 10);
+            if plan.kernel != Kernel::Packets {
+                continue;
+            }
+            count += 1;
+            let all = (1 << ranks) - 1;
+            for rank in 0..ranks {
+                let route = Route::new(operation, plan.form, rank, 0, ranks);
+                assert_eq!((route.to, route.from), ([all, 0], [all, 0]), "{operation}");
+            }
+        }
+    }
+    assert_eq!(count, 4 * 7 * 3);
 }
