@@ -6,6 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cstring>
 
 #define DEVICE inline
@@ -33,6 +34,8 @@ struct Place {
     u32 pause;
 };
 inline thread_local Place here;
+// Whether a fence is behind all that this thread has stored for others.
+inline thread_local bool is_fenced;
 
 inline u32 lane_of(u32 held) { return held; }
 inline u32 cta() { return here.cta; }
@@ -72,6 +75,7 @@ inline Pair load_pair(const void* from) {
     return {load(from, __ATOMIC_RELAXED), second};
 }
 inline void store_pair(void* to, Pair pair) {
+    is_fenced = false;
     auto* at = static_cast<u64*>(to);
     pause_at_times();
     __atomic_store_n(at, pair.first, __ATOMIC_RELAXED);
@@ -98,11 +102,17 @@ inline void store_whole(void* to, Pair pair) { store_of_line(to, pair); }
 inline u32 load_word(const u32* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline void store_word(u32* to, u32 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
 inline u64 acquire_long(const u64* from) { return load(from, __ATOMIC_ACQUIRE); }
-inline void store_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+inline void store_long(u64* to, u64 value) {
+    is_fenced = false;
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
 inline void release_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
-// What finds races knows no fences.
-inline void fence() {}
-inline void store_fenced(u64* to, u64 value) { release_long(to, value); }
+// What finds races knows no fences: whether there is one is asserted.
+inline void fence() { is_fenced = true; }
+inline void store_fenced(u64* to, u64 value) {
+    assert(is_fenced);
+    release_long(to, value);
+}
 inline u32 exchange_word(u32* at, u32 value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }

@@ -107,6 +107,20 @@ fn short_calls_go_by_packets() {
     }
 }
 
+/// A record that was read before the flag may be an older one.
+#[test]
+fn records_may_be_read_together_with_flags() {
+    // To what finds races, it is one.
+    if std::env::var("SPARK_CCL_TEST_CXXFLAGS").is_ok_and(|flags| flags.contains("thread")) {
+        return;
+    }
+    for (form, seed) in [(Form::Direct, 1000), (Form::Shared, 1100)] {
+        let mut world = World::new(delayed, form, (3, 2, form.depth(2)));
+        world.is_at_once = true;
+        check_in(&mut world, seed..seed + 40);
+    }
+}
+
 #[test]
 fn links_carry_them() {
     for (make, ranks) in [
