@@ -16,7 +16,7 @@ pub struct Boxes {
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Passed {
-    filled: u64,
+    pub(crate) filled: u64,
     consumed: u64,
     sent: u64,
 }

@@ -136,6 +136,12 @@ impl<C: Carrier> Proxy<C> {
         Ok(is_passed)
     }
 
+    /// So many slots of packets were passed on already.
+    #[cfg(test)]
+    pub(crate) fn start_packets_at(&mut self, number: u64) {
+        self.packets = number;
+    }
+
     /// How many slots of packets the carrier was given.
     pub fn packets(&self) -> u64 {
         self.packets

@@ -10,6 +10,7 @@ use super::results::any_call;
 use super::world::{Failed, World};
 use crate::Form;
 use crate::conformance::delayed;
+use crate::layout::RENEWED_EACH;
 
 const LATE: u64 = 1;
 const ABORTED: u64 = 2;
@@ -68,7 +69,7 @@ fn an_abort_ends_waits() {
     assert!(buffers[0][0].is_untouched());
 }
 
-/// Its peer is two calls ahead: all that the first one waits for has come.
+/// The peer's packets have come.
 #[test]
 fn an_abort_ends_what_need_not_wait() {
     let mut world = world(2);
@@ -132,6 +133,52 @@ fn calls_that_differ_name_both_and_write_nothing() {
             assert_eq!(world.ranks[rank].failed(), Some(expected), "{other:?}");
             assert!(buffers[rank].iter().all(Buffers::is_untouched));
         }
+    }
+}
+
+fn sum_of_bytes(count: usize) -> Call {
+    Call {
+        dtype: DType::U8,
+        ..sum(count)
+    }
+}
+
+/// What is in packets of a slot may be as old as its numbers are apart that have the same end.
+#[test]
+fn slots_are_renewed_before_their_numbers_come_around() {
+    for (before, count) in [(RENEWED_EACH - 4, 5), ((1 << 32) - 5, 12)] {
+        let mut world = world(2);
+        world.start_packets_at(before);
+        let lens = (0..count).map(|number| if number / 2 % 2 == 0 { 1024 } else { 1 });
+        let calls: Vec<_> = lens.map(sum_of_bytes).collect();
+        let Some(buffers) = world.run(&vec![calls.clone(); 2], before) else {
+            return;
+        };
+        for (rank, buffers) in buffers.iter().enumerate() {
+            assert_eq!(world.ranks[rank].failed(), None, "after {before}");
+            for (call, buffers) in calls.iter().zip(buffers) {
+                assert_eq!(buffers.result(), Some(&call.expected(rank, 2)[..]));
+            }
+            if before < RENEWED_EACH {
+                // Of a call of one byte.
+                let sent = world.ranks[rank].sent_packets(RENEWED_EACH);
+                assert!(sent.iter().all(|half| half >> 32 == RENEWED_EACH));
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_differ_where_slots_are_renewed_write_nothing() {
+    let mut world = world(2);
+    world.start_packets_at(RENEWED_EACH - 1);
+    let calls = [sum_of_bytes(1), sum_of_bytes(1024)].map(|call| vec![call]);
+    let Some(buffers) = world.run(&calls, 0) else {
+        return;
+    };
+    for (rank, buffers) in buffers.iter().enumerate() {
+        assert_eq!(world.ranks[rank].failed().unwrap().reason, MISMATCH);
+        assert!(buffers[0].is_untouched());
     }
 }
 

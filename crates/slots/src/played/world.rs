@@ -31,7 +31,7 @@ pub(super) struct Rank {
     /// Longer than a proxy that has failed.
     memory: Vec<PostBox>,
     _boxes: Vec<Boxes>,
-    _passed: Vec<Passed>,
+    passed: Vec<Passed>,
     _state: Vec<u64>,
     others: Arc<AtomicU64>,
     control: Arc<[AtomicU64; 2]>,
@@ -65,6 +65,13 @@ impl Rank {
         [0, 1].map(|word| self.journal[word].load(Ordering::Acquire))
     }
 
+    /// What is in the packets of a slot that it has sent.
+    pub(super) fn sent_packets(&self, number: u64) -> Vec<u64> {
+        let outboxes = self.memory.iter().step_by(2);
+        let halves = outboxes.flat_map(|outbox| outbox.halves(number));
+        halves.map(|half| half.load(Ordering::Relaxed)).collect()
+    }
+
     /// What each lane was to consume from each peer, and has.
     pub(super) fn wanted(&self) -> Vec<[u64; 2]> {
         let inboxes = self.memory.iter().skip(1).step_by(2);
@@ -75,6 +82,12 @@ impl Rank {
                 counters.map(|counter| inbox.counter(lane, counter).load(Ordering::Acquire))
             })
             .collect()
+    }
+
+    /// It has passed so many slots of packets with each peer.
+    fn start_packets_at(&mut self, number: u64) {
+        let of_packets = self.passed.last_mut().expect("one for packets");
+        of_packets.filled = number;
     }
 
     /// It has made one more call by another way.
@@ -137,6 +150,16 @@ impl World {
                 .push(ends.into_iter().flatten().map(proxy).collect());
         }
         world
+    }
+
+    /// So many slots of packets were passed between all ranks already.
+    pub(super) fn start_packets_at(&mut self, number: u64) {
+        for rank in &mut self.ranks {
+            rank.start_packets_at(number);
+        }
+        for proxy in self.proxies.iter_mut().flatten() {
+            proxy.start_packets_at(number);
+        }
     }
 
     /// Has each rank make its calls; one that has none is away. The buffers of each.
@@ -297,7 +320,7 @@ impl Rank {
             member,
             memory: memory.collect(),
             _boxes: boxes,
-            _passed: passed,
+            passed,
             _state: state,
             others,
             control,
