@@ -62,8 +62,7 @@ pub use slot::{Counter, Record, Slot};
 /// The kernels, as `crates/cuda/kernels/build.sh` compiles them.
 pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
-/// What all ranks must have alike: kernels, plans, where all is in a box, and what messages of links
-/// say.
+/// What all ranks must have alike: kernels, plans, places in a box, and what messages of links say.
 pub const ALIKE: [&[u8]; 8] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),

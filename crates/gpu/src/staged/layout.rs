@@ -14,7 +14,7 @@ pub(super) const MESSAGES: usize = 80;
 
 /// The words of 64 bits of a `Bell`, an `Answer`, and of what precedes them.
 pub(super) const LINE: usize = 8;
-/// In device memory: `failed`; how many operations have ended; and from the last on, how many pieces
+/// In device memory: `failed`; how many operations have ended; and from here on, how many pieces
 /// each lane has had.
 pub(super) const OPERATIONS: u64 = 8;
 pub(super) const ROUNDS: u64 = 16;

@@ -90,6 +90,7 @@ fn a_call_that_went_another_way_at_one_rank_is_not_passed_over() {
     for has_packets in [true, false] {
         let mut world = world(2);
         world.has_packets = has_packets;
+        world.set_patience(5000);
         world.ranks[1].calls_elsewhere();
         let calls = [vec![sum(100); 2], vec![sum(100)]];
         let Some(buffers) = world.run(&calls, 0) else {
