@@ -7,9 +7,10 @@ use spark_ccl::cuda::DeviceSlice;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use spark_ccl::{Builder, Communicator, DType, Operation, RedOp};
+use spark_ccl_testing::{Need, has};
 
 use super::by_host::{memory, read, sums, values};
-use super::{BACKEND, builder, gpus, stream_of, text};
+use super::{BACKEND, builder, gpus, in_another_process, of_fakes, stream_of, text};
 
 /// Elements of a block: of several pieces, with an end at an odd place.
 const LEN: usize = 40_001;
@@ -117,6 +118,7 @@ fn ranks_whose_settings_differ_agree_on_the_way() {
         ("slots", "proxy", true),
         ("proxy", "slots", true),
         ("auto", "proxy", false),
+        ("slots", "pieces", false),
     ] {
         let same = apart();
         let id = &same.unique_id().unwrap();
@@ -141,6 +143,35 @@ fn ranks_whose_settings_differ_agree_on_the_way() {
             }
         });
     }
+}
+
+#[test]
+fn all_go_by_pieces_where_a_rank_has_no_memory_for_slots() {
+    let Some(_gpus) = gpus(2) else { return };
+    if has(Need::FakeGpus) {
+        // What other tests have set aside would do.
+        in_another_process("by_slots::without_memory_for_slots");
+    }
+}
+
+/// One rank is enough: it would wait for packets where others ring for pieces.
+#[test]
+#[ignore = "a process that another test starts"]
+fn without_memory_for_slots() {
+    let gpus = gpus(2).unwrap();
+    of_fakes(c"fake_refuse_slots").unwrap()(0);
+    gpus.each(&builder(), |comm| {
+        for len in [1, LEN] {
+            let said = comm.explain_device(Operation::AllReduce, DType::U64, len);
+            let said = said.unwrap();
+            assert!(said.contains("each on the host by"), "{said}");
+            let mut sum = memory(&comm, &values(comm.rank(), len));
+            let call = comm.all_reduce_in_place(&mut sum, RedOp::Sum);
+            call.run().unwrap();
+            assert!(read(&sum) == sums(comm.size(), len, 1));
+        }
+        comm.finalize().unwrap();
+    });
 }
 
 #[test]

@@ -51,10 +51,12 @@ pub enum GpuProtocol {
     Proxy,
     /// As [`Proxy`](Self::Proxy), but through slots wherever there are kernels for it; for tests.
     Slots,
+    /// As [`Proxy`](Self::Proxy), but never through slots, nor by packets: they take no memory.
+    Pieces,
 }
 
 impl GpuProtocol {
-    pub(crate) const EXPECTED: &'static str = "packets, proxy, slots or auto";
+    pub(crate) const EXPECTED: &'static str = "packets, proxy, slots, pieces or auto";
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
@@ -62,6 +64,7 @@ impl GpuProtocol {
             "packets" => Some(GpuProtocol::Packets),
             "proxy" => Some(GpuProtocol::Proxy),
             "slots" => Some(GpuProtocol::Slots),
+            "pieces" => Some(GpuProtocol::Pieces),
             _ => None,
         }
     }
@@ -72,6 +75,7 @@ impl GpuProtocol {
             GpuProtocol::Auto | GpuProtocol::Packets => None,
             GpuProtocol::Proxy => Some("SPARK_CCL_GPU_PROTOCOL=proxy"),
             GpuProtocol::Slots => Some("SPARK_CCL_GPU_PROTOCOL=slots"),
+            GpuProtocol::Pieces => Some("SPARK_CCL_GPU_PROTOCOL=pieces"),
         }
     }
 }

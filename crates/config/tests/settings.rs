@@ -278,7 +278,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         (
             "SPARK_CCL_GPU_PROTOCOL",
             "lines",
-            "packets, proxy, slots or auto",
+            "packets, proxy, slots, pieces or auto",
         ),
         ("SPARK_CCL_GPU_PINNED", "2", "0 or 1"),
         ("SPARK_CCL_GPU_SET_ASIDE", "much", "a number of bytes"),

@@ -9,7 +9,7 @@ use spark_ccl_config::{GpuProtocol, Path};
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
-use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Wire};
+use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Slots, Stage, Wire};
 
 use super::engine::{KernelEngine, Kernels};
 use super::joined::Joined;
@@ -43,6 +43,8 @@ const ELSEWHERE: u8 = 4;
 /// Whether slots are between ranks that share memory, or forced.
 const SHARED: u8 = 5;
 const FORCED: u8 = 6;
+/// Or there are none.
+const NONE: u8 = 7;
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
@@ -113,8 +115,38 @@ fn join_through_host(
     if is_zero_copy && !pins {
         return Err(out_of_reach(why));
     }
-    let staged = Staged::new(comm, context, ctas, pins, agree_on_slots(comm)?)?;
+    let by_slots = agree_on_slots(comm)?;
+    let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
+    let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
+    let slots = match by_slots {
+        Some(by_slots) if Slots::are_for(comm.size()) => {
+            let made = Slots::new(context, &stage, ctas, by_slots.least());
+            slots_of_all(comm, made, by_slots)?
+        }
+        _ => None,
+    };
+    let staged = Staged::new(comm, stage, slots, pins)?;
     Ok((Joined::new(Way::Host(staged)), passed_over))
+}
+
+/// The slots, if all ranks have some; else calls go by pieces. Collective.
+fn slots_of_all(
+    comm: &Communicator,
+    made: Result<Slots, spark_ccl_gpu::Error>,
+    by_slots: BySlots,
+) -> Result<Option<(Arc<Slots>, BySlots)>, Error> {
+    let made = if_all_have(comm, made.map_err(|error| error.to_string()))?;
+    Ok(match made {
+        Ok(slots) => Some((Arc::new(slots), by_slots)),
+        Err(why) => {
+            spark_ccl_log::warn!(
+                "rank {}: calls of device memory go by pieces, as there are no slots: {why}; \
+                 SPARK_CCL_GPU_PROTOCOL=pieces asks for none",
+                comm.rank()
+            );
+            None
+        }
+    })
 }
 
 /// Whether programs get memory of the host for calls that go by way of it. Collective.
@@ -126,20 +158,23 @@ fn all_pin(comm: &Communicator) -> Result<bool, Error> {
     Ok(all.iter().all(|&said| said == PINNED))
 }
 
-/// Which calls go through slots: any rank may force them. Collective.
-fn agree_on_slots(comm: &Communicator) -> Result<BySlots, Error> {
+/// Which calls go through slots: any rank may refuse them for all, or else force them. Collective.
+fn agree_on_slots(comm: &Communicator) -> Result<Option<BySlots>, Error> {
     let own = match comm.inner.world.settings.gpu.protocol {
+        GpuProtocol::Pieces => NONE,
         GpuProtocol::Slots => FORCED,
         _ if comm.planner().all_share_memory => SHARED,
         _ => ELSEWHERE,
     };
     let (_, all) = agree(comm, Ok(own), |&own| own)?;
-    Ok(if all.contains(&FORCED) {
-        BySlots::All
+    Ok(if all.contains(&NONE) {
+        None
+    } else if all.contains(&FORCED) {
+        Some(BySlots::All)
     } else if all.iter().all(|&said| said == SHARED) {
-        BySlots::InMemory
+        Some(BySlots::InMemory)
     } else {
-        BySlots::OverLinks
+        Some(BySlots::OverLinks)
     })
 }
 

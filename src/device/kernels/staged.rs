@@ -15,7 +15,7 @@ use channel::{Channel, Use};
 use course::Course;
 pub(in crate::device) use pool::Pool;
 use pool::is_pinned;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};
 use spark_ccl_slots::{Form, Kernel};
@@ -24,7 +24,6 @@ use spark_ccl_types::{DType, Operation, Signature};
 use crate::api::communicator::Communicator;
 use crate::device::kernels::messages::is_of_messages;
 use crate::device::kernels::patience::Patience;
-use crate::device::kernels::refused::refused;
 use crate::error::Error;
 use crate::host::HostEngine;
 use crate::plan::Explanation;
@@ -61,7 +60,7 @@ impl BySlots {
     }
 
     /// The shortest slots of longer calls.
-    fn least(self) -> u64 {
+    pub(super) fn least(self) -> u64 {
         let [in_memory, over_links] = Slots::LEAST;
         match self {
             Self::OverLinks => over_links,
@@ -75,9 +74,8 @@ pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
     lease: Lease,
     stage: Arc<Stage>,
-    /// For short operations and long ones; `None` where there are too many ranks.
-    slots: Option<Arc<Slots>>,
-    by_slots: BySlots,
+    /// For short operations and long ones; `None` where there are too many ranks, or no memory.
+    slots: Option<(Arc<Slots>, BySlots)>,
     /// That of the communicator that carries the pieces.
     host: Arc<HostEngine>,
     /// Whether pieces stay in their slots until a device of a receiver reads them.
@@ -122,32 +120,22 @@ impl std::fmt::Debug for Staged {
 }
 
 impl Staged {
-    /// A stage for a communicator, whose pieces are passed from now on; `pins` says whether
-    /// programs get memory of the host, and `by_slots` which calls go through slots. Collective,
-    /// but for errors.
+    /// A communicator's calls of device memory, whose pieces and slots are passed from now on;
+    /// `pins` says whether programs get memory of the host.
     pub(super) fn new(
         comm: &Communicator,
-        context: &Arc<CudaContext>,
-        ctas: u32,
+        stage: Arc<Stage>,
+        slots: Option<(Arc<Slots>, BySlots)>,
         pins: bool,
-        by_slots: BySlots,
     ) -> Result<Self, Error> {
         let carrier = comm.twin()?;
-        let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
-        let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
-        let slots = Slots::are_for(comm.size())
-            .then(|| Slots::new(context, &stage, ctas, by_slots.least()))
-            .transpose();
-        let slots = slots
-            .map_err(|error| refused(error, comm.rank()))?
-            .map(Arc::new);
         let host = Arc::clone(carrier.inner.membership.engine());
         let channel = Arc::new(Channel::default());
         let parent = Arc::clone(&comm.inner.watch);
         let pool = pins.then(|| Pool::new(&carrier.inner));
         let course = Course::new(
             Arc::clone(&stage),
-            slots.clone(),
+            slots.as_ref().map(|(slots, _)| Arc::clone(slots)),
             Arc::clone(&channel),
             carrier,
             parent,
@@ -158,7 +146,6 @@ impl Staged {
             lease: Lease(channel),
             stage,
             slots,
-            by_slots,
             host,
             lends,
             pool,
@@ -182,7 +169,7 @@ impl Staged {
         format!(
             "staged through the host, up to {}, {} bytes of pinned memory{own}",
             some(self.stage.ctas(u64::MAX), "CTA"),
-            self.stage.pinned_bytes() + slots.map_or(0, |slots| slots.pinned_bytes())
+            self.stage.pinned_bytes() + slots.map_or(0, |(slots, _)| slots.pinned_bytes())
         )
     }
 
@@ -273,12 +260,10 @@ impl Staged {
     /// The slots, if an operation of this length goes through them. A rank that only sends would
     /// end its call before others have the data, and learn nothing of one whose root is another.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
-        let slots = self.slots.as_ref();
+        let (slots, by_slots) = self.slots.as_ref()?;
         let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();
-        slots.filter(|slots| {
-            let by_packets = || slots.plan(operation, bytes).kernel == Kernel::Packets;
-            is_mutual && (self.by_slots.have(operation, bytes) || by_packets())
-        })
+        let by_packets = || slots.plan(operation, bytes).kernel == Kernel::Packets;
+        (is_mutual && (by_slots.have(operation, bytes) || by_packets())).then_some(slots)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.
@@ -314,13 +299,14 @@ impl Staged {
 
     pub(super) fn check(&self) -> Result<(), gpu::Error> {
         self.stage.check()?;
-        self.slots.as_ref().map_or(Ok(()), |slots| slots.check())
+        let slots = self.slots.as_ref();
+        slots.map_or(Ok(()), |(slots, _)| slots.check())
     }
 
     /// How many pieces and slots were passed.
     pub(super) fn progress(&self) -> u64 {
         let slots = self.slots.as_ref();
-        self.stage.answered() + slots.map_or(0, |slots| slots.passed())
+        self.stage.answered() + slots.map_or(0, |(slots, _)| slots.passed())
     }
 
     pub(super) fn abort(&self) {
@@ -330,7 +316,7 @@ impl Staged {
 
     fn abort_waits(&self) {
         self.stage.abort();
-        if let Some(slots) = &self.slots {
+        if let Some((slots, _)) = &self.slots {
             slots.abort();
         }
     }
@@ -338,7 +324,7 @@ impl Staged {
     pub(super) fn set_patience(&self, patience: Patience) {
         self.stage
             .set_patience(patience.limit().saturating_add(GRACE));
-        if let Some(slots) = &self.slots {
+        if let Some((slots, _)) = &self.slots {
             slots.set_patience(patience.limit());
         }
         match patience {
@@ -360,11 +346,12 @@ impl Staged {
             return Ok(());
         }
         // The thread has dropped its own.
-        if let Some(Ok(slots)) = self.slots.take().map(Arc::try_unwrap)
+        if let Some((slots, by_slots)) = self.slots.take()
+            && let Ok(slots) = Arc::try_unwrap(slots)
             && let Err(failed) = slots.end()
         {
             let (slots, error) = *failed;
-            self.slots = Some(Arc::new(slots));
+            self.slots = Some((Arc::new(slots), by_slots));
             return Err(Box::new((self, error)));
         }
         // Registered memory that no device gives back keeps the stage for good.
@@ -373,7 +360,6 @@ impl Staged {
             lease,
             stage,
             slots,
-            by_slots,
             host,
             lends,
             pool,
@@ -389,7 +375,6 @@ impl Staged {
                 lease,
                 stage,
                 slots,
-                by_slots,
                 host,
                 lends,
                 pool,

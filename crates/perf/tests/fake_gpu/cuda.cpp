@@ -307,7 +307,7 @@ int cuMemGetAddressRange_v2(uint64_t *start, size_t *bytes, uint64_t address) {
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned) {
     if (int said = enter()) return said;
     if (int said = unsafe_in_captures()) return said;
-    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    *memory = pinned_memory(current, bytes);
     if (*memory) set_memory(reinterpret_cast<uint64_t>(*memory), bytes, current);
     return *memory ? SUCCESS : OUT_OF_MEMORY;
 }

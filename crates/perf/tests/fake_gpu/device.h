@@ -99,6 +99,8 @@ void set_memory(uint64_t start, size_t bytes, int device);
 void enqueue(Stream *stream, Work work);
 // What the kernels do that go by way of the host, on this number of CTAs.
 Work staged_work(const std::string &kernel, const void *arguments, unsigned ctas);
+// Memory of the host for a device; none where it is refused: see `fake_refuse_slots`.
+void *pinned_memory(int device, size_t bytes);
 // What the kernels of slots do.
 Work slots_work(const std::string &kernel, const void *arguments, unsigned ctas);
 // Threads play the warps of a kernel.

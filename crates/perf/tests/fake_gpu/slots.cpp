@@ -1,6 +1,8 @@
 // The kernels of slots, as work of a stream: a thread plays each CTA.
 #include "device.h"
 
+#include <atomic>
+
 #include "../../../slots/kernels/exchange.h"
 #include "../../../slots/kernels/packets.h"
 
@@ -11,4 +13,12 @@ Work slots_work(const std::string &kernel, const void *arguments, unsigned ctas)
     bool is_shared = is_of("shared");
     auto run = [=] { is_shared ? Exchange<2>(call).shared() : Exchange<1>(call).direct(); };
     return by_threads(run, ctas, 1);
+}
+
+// For tests: pinned memory that is as long as a box of slots is refused on a device (-1: none).
+static std::atomic<int> without_slots{-1};
+extern "C" int fake_refuse_slots(int device) { return without_slots = device, 0; }
+void *pinned_memory(int device, size_t bytes) {
+    bool is_refused = device == without_slots && bytes >> 19 != 0 && bytes >> 23 == 0;
+    return is_refused ? nullptr : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
 }
