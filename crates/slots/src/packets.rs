@@ -127,7 +127,7 @@ pub(crate) fn record_of(words: &[u64]) -> Record {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::Shape;
