@@ -330,7 +330,7 @@ fn without_a_secret_no_rank_joins_another_users_rendezvous() {
     assert_refused(&victim.next_message(), STRANGER, own_user());
     let error = pretender.next_message();
     assert!(error.starts_with("Missing"), "{error}");
-    // An id has a secret, and is valid for whoever it was given to.
+    // An id has a secret, and is valid for all processes that were given it.
     let id = UniqueId::create(&options()).unwrap().to_string();
     let ranks = [
         Worker::start(0, 2, "mesh", "-", &id),

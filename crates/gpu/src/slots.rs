@@ -114,8 +114,9 @@ impl Slots {
 
     /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. The rank's
     /// other operations go through `stage`: both together have one order, which ranks compare.
-    /// Operations take up to `ctas` CTAs, never more than 8. Slots have at least `least` bytes, if
-    /// the call has so many. All ranks must have the same values of both. The patience is 30 s.
+    /// Operations take up to `ctas` CTAs, never more than 8. Slots have at least `least` bytes,
+    /// unless the call is shorter. All ranks must have the same values of both. The patience is
+    /// 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.

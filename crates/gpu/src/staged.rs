@@ -401,7 +401,7 @@ impl Stage {
 
 impl Settles for Parts {
     fn settle(&self) -> Result<(), Error> {
-        // Ends all waits: whoever ends the stage does no operation on it.
+        // Ends all waits: the thread that ends the stage does no operation on it.
         self.host.abort();
         self.host.release();
         Ok(self.state.settle()?)

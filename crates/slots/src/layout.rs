@@ -20,7 +20,7 @@ pub(crate) const BLOCK: usize = 1024;
 /// The words of such a slot, each of which is a packet, and how many slots a box has.
 pub(crate) const PACKETS: usize = RECORD_OF_PACKETS + BLOCK / size_of::<u64>();
 pub(crate) const PACKET_SLOTS: usize = 2;
-/// All packets of a slot are written once in so many slots.
+/// All packets of a slot are written once in this number of slots.
 pub(crate) const RENEWED_EACH: u64 = 1 << 16;
 /// Their bytes, behind a line with what kernels wait for.
 const PACKET_BYTES: usize = LINE + PACKET_SLOTS * PACKETS * 2 * size_of::<u64>();

@@ -20,7 +20,8 @@ pub struct Proxy<C> {
     idle: u32,
 }
 
-/// Credits go with slots. If none goes for so many turns, or a lane's half is due, they go alone.
+/// Credits go with slots. If none goes for this number of turns, or a lane's half is due, they go
+/// alone.
 const IDLE: u32 = 256;
 
 #[derive(Debug)]

@@ -11,7 +11,7 @@
 
 static const size_t sizes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-/* A number of a type of floats with so many bits of exponent and mantissa. */
+/* A number of a type of floats with these numbers of bits of exponent and mantissa. */
 static inline uint64_t as_float(double value, int exponent_bits, int mantissa_bits)
 {
     int exponent;

@@ -12,7 +12,7 @@ const CALLS: usize = 4;
 /// The most slots that a rank has sent and its peer has not consumed, at any time, however late
 /// either is. A call sends its slot, and then consumes the peer's.
 fn most_unconsumed() -> usize {
-    // How many slots a rank has sent and consumed after so many steps.
+    // How many slots a rank has sent and consumed after each number of steps.
     let sent = |steps: usize| steps.div_ceil(2);
     let consumed = |steps: usize| steps / 2;
     let may_go = |own: usize, other: usize| {

@@ -84,7 +84,7 @@ impl Rank {
             .collect()
     }
 
-    /// It has passed so many slots of packets with each peer.
+    /// The number of slots of packets that it has passed with each peer.
     fn start_packets_at(&mut self, number: u64) {
         let of_packets = self.passed.last_mut().expect("one for packets");
         of_packets.filled = number;

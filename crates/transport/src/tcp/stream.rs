@@ -260,8 +260,9 @@ fn send(socket: &Socket, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
         let mut message = unsafe { MaybeUninit::<libc::msghdr>::zeroed().assume_init() };
         message.msg_iov = parts.as_ptr().cast_mut().cast();
         message.msg_iovlen = parts.len() as _;
-        // SAFETY: as above; a `Part` is an `iovec`, these outlive the call, and the kernel only
-        // reads them, too.
+        // SAFETY: the descriptor is open as long as the socket is borrowed. The kernel only reads
+        // the message, its parts, each of which is an `iovec`, and their bytes. All are valid until
+        // this returns: the bytes by the contract of `Part`.
         unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) }
     };
     check(sent)

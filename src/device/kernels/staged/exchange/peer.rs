@@ -13,7 +13,7 @@ use crate::api::communicator::Communicator;
 /// How long the control plane has to name the cause of a link's end; as of host memory.
 const CAUSE_WITHIN: Duration = Duration::from_secs(3);
 
-/// Where nothing is on its way, a peer is listened to once in so many looks: each would hold up
+/// While nothing is on its way, a peer is listened to once in this number of looks: each holds up
 /// calls that go another way.
 const REST: u32 = 16;
 
