@@ -10,23 +10,31 @@ use spark_ccl_control::Watch;
 const ASK_AFTER: Duration = Duration::from_millis(100);
 /// How often it is asked.
 const ASK_EVERY: Duration = Duration::from_millis(250);
-/// A rank that has been waited for, and has not answered, for this long is silent. Its monitor
-/// answers, also while the rank computes or waits, so this allows for a busy machine and a slow
-/// network only.
-const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// After a pause of this length, this process was stopped, and what the others did meanwhile is not
 /// known.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Since when this rank has waited for others, and when it last asked them.
-#[derive(Default)]
 pub(crate) struct Hearing {
+    /// A rank that has been waited for, and has not answered, for this long is silent. Its monitor
+    /// answers, also while the rank computes or waits, so this allows for a busy machine and a slow
+    /// network only.
+    silent_after: Duration,
     since: HashMap<u32, Instant>,
     asked: Option<Instant>,
     looked: Option<Instant>,
 }
 
 impl Hearing {
+    pub(crate) fn new(silent_after: Duration) -> Self {
+        Self {
+            silent_after,
+            since: HashMap::new(),
+            asked: None,
+            looked: None,
+        }
+    }
+
     /// Asks those of the awaited ranks of the world that are due. Returns the silent ones among
     /// them.
     pub(crate) fn silent(
@@ -65,6 +73,8 @@ impl Hearing {
             answer.min(waited(rank))
         };
         let silent = long.into_iter();
-        silent.filter(|rank| quiet(rank) >= SILENT_AFTER).collect()
+        silent
+            .filter(|rank| quiet(rank) >= self.silent_after)
+            .collect()
     }
 }

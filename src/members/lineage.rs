@@ -60,6 +60,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) members: &'a [u32],
     /// Which of them go on.
     pub(crate) rule: Rule,
+    /// How long a rank may answer nothing until the rule takes it for silent.
+    pub(crate) silent_after: Duration,
 }
 
 impl Lineage {
@@ -76,9 +78,9 @@ impl Lineage {
         Some(Bid {
             lineage: self,
             session,
+            hearing: Hearing::new(wish.silent_after),
             wish,
             agreement: self.agreement.lock().take()?,
-            hearing: Hearing::default(),
             survivors: Vec::new(),
             is_accepted: false,
         })
@@ -421,6 +423,7 @@ mod tests {
             watch: &own.watch,
             members: &own.members,
             rule: Rule::Named(BTreeSet::new()),
+            silent_after: Duration::MAX,
         };
         let bid = own.lineage.bid(&own.world.session, wish()).unwrap();
         let said = Rc::new(Cell::new(0));
@@ -445,6 +448,7 @@ mod tests {
             watch: &called.watch,
             members,
             rule: Rule::Named(BTreeSet::new()),
+            silent_after: Duration::MAX,
         };
         let mut bid = called.lineage.bid(session, wish).unwrap();
         assert!(bid.agree(Instant::now()).is_err());

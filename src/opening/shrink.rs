@@ -76,9 +76,10 @@ impl Communicator {
     ///
     /// Left out are ranks that are dead or lost, or whose processes have left the world, also those
     /// that die meanwhile; and stopped ones (by a signal, a debugger, or because their hosts hang),
-    /// which for 1.5 s have answered none of the others. A rank that answers is waited for, even if
-    /// it hangs in the program: only [`shrink`](Self::shrink) leaves it out. If no rank is missing,
-    /// for instance after [`abort`](Self::abort), the new communicator has all ranks.
+    /// which for 5 s (`SPARK_CCL_LOST_AFTER`) have answered none of the others. A rank that answers
+    /// is waited for, even if it hangs in the program: only [`shrink`](Self::shrink) leaves it out.
+    /// If no rank is missing, for instance after [`abort`](Self::abort), the new communicator has
+    /// all ranks.
     ///
     /// A rank that was left out gets [`Error::LeftOut`] when it calls this, whenever it wakes up.
     ///
@@ -133,6 +134,7 @@ impl Communicator {
             watch: &self.inner.watch,
             members: &self.inner.members,
             rule,
+            silent_after: world.settings.lost_after,
         };
         let bid = self.inner.lineage.bid(&world.session, wish);
         let mut bid = bid.ok_or_else(|| Error::Invalid {

@@ -17,6 +17,8 @@ use crate::ranks::{each, run};
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
 const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
+/// When ranks take a stopped one for silent.
+const SILENT: (&str, &str) = ("SPARK_CCL_LOST_AFTER", "1.5");
 /// The timeout of operations, as short as a fast machine allows.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -69,7 +71,11 @@ fn the_others_go_on_together_without_a_stopped_rank() {
             let of_calls = seconds(timeout);
             let mut ranks = world(
                 3,
-                &[[SHM, TCP][round % 2], ("SPARK_CCL_TIMEOUT", &of_calls)],
+                &[
+                    [SHM, TCP][round % 2],
+                    SILENT,
+                    ("SPARK_CCL_TIMEOUT", &of_calls),
+                ],
             );
             stop_in_the_middle(&mut ranks, stopped, timeout)?;
             let mut sleeper = ranks.remove(stopped);
@@ -110,7 +116,11 @@ fn a_rank_that_wakes_up_meanwhile_makes_no_second_world() {
             let of_calls = seconds(timeout);
             let mut ranks = world(
                 3,
-                &[[SHM, TCP][round % 2], ("SPARK_CCL_TIMEOUT", &of_calls)],
+                &[
+                    [SHM, TCP][round % 2],
+                    SILENT,
+                    ("SPARK_CCL_TIMEOUT", &of_calls),
+                ],
             );
             stop_in_the_middle(&mut ranks, 2, timeout)?;
             for rank in &mut ranks[..2] {
@@ -141,6 +151,7 @@ fn half_of_the_ranks_do_not_go_on_where_the_first_may_still_work() {
         let env = [
             ("SPARK_CCL_TIMEOUT", &*of_calls),
             ("SPARK_CCL_INIT_TIMEOUT", &of_recovery),
+            SILENT,
         ];
         let mut ranks = world(2, &env);
         stop_in_the_middle(&mut ranks, 0, timeout)?;

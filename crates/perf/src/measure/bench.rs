@@ -83,6 +83,9 @@ pub(crate) trait Runner<T: Element> {
     /// Runs a case without timing it, out of place.
     fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
 
+    /// Waits after the warm-up until nothing that it has set off interrupts timed calls.
+    fn settle(&self) {}
+
     /// Times a case.
     fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error>;
 
@@ -177,6 +180,9 @@ impl Bench<'_> {
             for runner in &mut *runners {
                 runner.warm_up(&case(size))?;
             }
+        }
+        for runner in &*runners {
+            runner.settle();
         }
         let mut cycle = 0;
         while options.cycles == 0 || cycle < options.cycles {

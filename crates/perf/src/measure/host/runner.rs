@@ -55,6 +55,12 @@ impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
         timing::warm_up(self.comm, &call, &mut self.buffers, self.options)
     }
 
+    fn settle(&self) {
+        if self.options.warm_up > 0 {
+            timing::settle();
+        }
+    }
+
     fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error> {
         let call = Invocation::new(case, self.comm.rank());
         timing::time(self.comm, &call, &mut self.buffers, mode, self.options)

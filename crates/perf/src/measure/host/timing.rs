@@ -1,5 +1,6 @@
 //! Times calls in host memory.
 
+use std::thread;
 use std::time::{Duration, Instant};
 
 use spark_ccl::{Communicator, Element};
@@ -14,6 +15,8 @@ use crate::measure::timing::{Timed, processor_time, rehearsals};
 
 /// The messages that go over a link before one finds the memory of an earlier one.
 const LAP: usize = 64;
+/// The time that a link's memory takes to be allocated, with as many ranks as a host has.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The buffers of a run. They may be larger than one call needs: calls then use their parts in
 /// turn.
@@ -41,7 +44,8 @@ impl<B> Buffers<B> {
     }
 }
 
-/// Runs the calls of a row without timing them, out of place.
+/// Runs the calls of a row without timing them, out of place: of short ones, so many that links get
+/// memory for all their messages.
 pub(super) fn warm_up<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
@@ -49,7 +53,11 @@ pub(super) fn warm_up<T: Element, B: Buffer<T>>(
     options: &Options,
 ) -> Result<(), Error> {
     let turns = buffers.turns(call, options);
-    for iteration in 0..options.warm_up {
+    let calls = match options.warm_up {
+        0 => 0,
+        calls => calls.max(lap(call)),
+    };
+    for iteration in 0..calls {
         call.run(
             comm,
             &mut buffers.send,
@@ -60,6 +68,12 @@ pub(super) fn warm_up<T: Element, B: Buffer<T>>(
         )?;
     }
     Ok(())
+}
+
+/// Leaves the processors to the library's threads, which allocate links' memory after the first
+/// messages. Where ranks occupy all processors, that would interrupt timed calls.
+pub(super) fn settle() {
+    thread::sleep(PAUSE);
 }
 
 /// Times `iterations` x `aggregated` calls.
@@ -128,13 +142,18 @@ fn rehearse<T: Element, B: Buffer<T>>(
     mode: BufferMode,
     turns: usize,
 ) -> Result<(), Error> {
-    let bytes = call.layout.larger() * size_of::<T>();
-    let calls = turns.max(rehearsals(LAP, bytes));
+    let calls = turns.max(lap(call));
     let Buffers { send, recv, base } = buffers;
     for turn in (0..turns).cycle().take(calls) {
         call.run(comm, send, recv, *base, turn, mode)?;
     }
     Ok(())
+}
+
+/// The number of calls after which links have memory for all messages of such a call; one of a long
+/// call, which uses a link's memory by itself.
+fn lap<T: Element>(call: &Invocation<T>) -> usize {
+    rehearsals(LAP, call.layout.larger() * size_of::<T>())
 }
 
 /// Touches the first `turns` parts of the buffers, and runs the call once, untimed, on the last of
