@@ -140,8 +140,8 @@ pub(crate) struct TimingArgs {
         default_value_t = 1
     )]
     pub(crate) agg_iters: usize,
-    /// Warm-up calls for every size, doubling from -b to -e, before the first line, of short ones at
-    /// least 64 unless N is 0; besides, each line has untimed calls of its own
+    /// Warm-up calls for every size, doubling from -b to -e, before the first line (at least 64 of
+    /// short calls, unless N is 0); besides, each line has untimed calls of its own
     #[arg(
         short = 'w',
         long,
