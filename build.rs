@@ -5,7 +5,7 @@ use std::process::Command;
 
 fn main() {
     let version = std::env::var("CARGO_PKG_VERSION").unwrap_or_default();
-    println!("cargo:rustc-env=SPARK_CCL_VERSION={version}{}", commit());
+    println!("cargo:rustc-env=BUILT_VERSION={version}{}", commit());
     println!("cargo:rerun-if-changed=build.rs");
     // Grows with every commit and checkout, which .git/HEAD does not: that names a branch.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"])

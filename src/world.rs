@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::plan::Network;
 
 /// Version and commit of this build; all ranks must run the same.
-pub const VERSION: &str = env!("SPARK_CCL_VERSION");
+pub const VERSION: &str = env!("BUILT_VERSION");
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;
 
