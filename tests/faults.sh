@@ -35,4 +35,5 @@ if command -v c++ >/dev/null; then
 else
     echo "no C++ compiler: ranks drop registered memory only" >&2
 fi
-cargo test -q -p spark-ccl --test suite -- --ignored --exact campaign::as_many_as_told --nocapture
+# With the features of the workspace's tests, nothing is built anew.
+cargo test -q --workspace --test suite -- --ignored --exact campaign::as_many_as_told --nocapture

@@ -55,9 +55,10 @@ compile() {
         -Werror=incompatible-pointer-types -I"$folder/cuda" -I"$headers" "$@"
 }
 
-# What the table of functions, and the structures, are in C.
+# What the table of functions, and the structures, are in C. With the features of the workspace's
+# tests, nothing is built anew; no other package has such a test.
 printed() {
-    cargo test -q -p spark-ccl-ffi-nccl --lib -- --exact "exports::tests::$1" --nocapture |
+    cargo test -q --workspace --lib -- --exact "exports::tests::$1" --nocapture |
         sed -n "s/^$2: //p"
 }
 printed declarations C >"$folder/declarations"
