@@ -51,10 +51,10 @@ pub(crate) type World = fn(u32) -> Vec<Arc<Monitor>>;
 macro_rules! in_any_world {
     ($($test:ident),+ $(,)?) => {
         mod with_streams {
-            $(#[test] fn $test() { super::$test(super::common::world); })+
+            $(#[test] fn $test() { super::$test(crate::common::world); })+
         }
         mod on_a_board {
-            $(#[test] fn $test() { super::$test(super::common::world_on_a_board); })+
+            $(#[test] fn $test() { super::$test(crate::common::world_on_a_board); })+
         }
     };
 }

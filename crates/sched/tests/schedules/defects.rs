@@ -1,5 +1,4 @@
 //! The checker finds planted defects.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Contributions, check};
 use spark_ccl_sched::lockstep::Window;

@@ -1,7 +1,4 @@
 //! Worlds of real processes, and the errors of the others when one is killed.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -11,9 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::{WATCHDOG, mesh, options, soon};
 use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
 use spark_ccl_testing::{Need, free_port, has};
+
+use crate::common::{WATCHDOG, mesh, options, soon};
 
 /// If set, this test program is a rank. Its value: rank, size of the world, what to do there,
 /// secret (or "-"), and a unique id or a port.
@@ -43,7 +41,7 @@ impl Worker {
 
     fn start_program(mut program: Command, rank: u32, role: &str) -> Self {
         let mut child = program
-            .args(["--ignored", "--exact", "worker", "--nocapture"])
+            .args(["--ignored", "--exact", "processes::worker", "--nocapture"])
             .env(ROLE, role)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,17 +1,15 @@
 //! Worlds that come up, over sockets and in one process.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::{TCP, in_parallel, mesh, options, purpose, soon, world};
 use spark_ccl_bootstrap::{
     Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Unreached, Via,
 };
 use spark_ccl_testing::{Need, free_port, has};
+
+use crate::common::{self, TCP, in_parallel, mesh, options, purpose, soon, world};
 
 #[test]
 fn all_pairs_connect_over_sockets() {

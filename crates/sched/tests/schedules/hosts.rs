@@ -1,5 +1,4 @@
 //! The hierarchical all-reduce over hosts of different sizes and orders.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
 use spark_ccl_sched::check::{Case, Contributions, Sums, check};

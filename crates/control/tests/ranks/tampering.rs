@@ -1,8 +1,5 @@
 //! A relay between two ranks that changes, leaves out, repeats or moves a record of a control
 //! stream in use.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,11 +7,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{names, until, words};
 use socket2::Socket;
 use spark_ccl_control::{Dial, Fault, Monitor, Redial, Unreached};
 use spark_ccl_fork::Unshared;
 use spark_ccl_seal::{Seals, Stream};
+
+use crate::common::{names, until, words};
 
 /// A record is a length, its tag, the content and its tag.
 const LENGTH: usize = 4;

@@ -1,6 +1,5 @@
 //! `all_reduce` on machines of many hosts: the closed forms stay close to the simulation of the
 //! real schedules, and both agree with the textbook formulas where those apply.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
 use spark_ccl_sched::{Algorithm, Schedule, Shape, schedule};

@@ -1,14 +1,12 @@
 //! Ranks that are killed, are stopped, or exit without a goodbye: real processes, connected over
 //! TCP.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::name;
-use common::process::{Rank, serve_if_asked, spawn_world};
 use rustix::process::Signal;
+
+use crate::common::process::{Rank, serve_if_asked, spawn_world};
+use crate::common::{self, name};
 
 /// Serves as a rank if `spawn_world` started this process; does nothing otherwise.
 #[test]
@@ -28,7 +26,7 @@ fn assert_died(rank: &mut Rank, victims: &[u32]) {
 #[test]
 fn a_killed_process_is_named_by_everyone() {
     for victim in [0, 2] {
-        let mut world = spawn_world(3, "rank");
+        let mut world = spawn_world(3, "processes::rank");
         world[victim].signal(Signal::KILL);
         for survivor in (0..3).filter(|&rank| rank != victim) {
             assert_died(&mut world[survivor], &[victim as u32]);
@@ -38,7 +36,7 @@ fn a_killed_process_is_named_by_everyone() {
 
 #[test]
 fn three_of_eight_processes_are_killed_at_once() {
-    let mut world = spawn_world(8, "rank");
+    let mut world = spawn_world(8, "processes::rank");
     let victims = [0, 3, 4];
     for victim in victims {
         world[victim as usize].signal(Signal::KILL);
@@ -51,7 +49,7 @@ fn three_of_eight_processes_are_killed_at_once() {
 /// The news has to be forwarded: in a world of ten, not all ranks are neighbours.
 #[test]
 fn a_killed_process_is_named_by_those_who_had_no_stream_to_it() {
-    let mut world = spawn_world(10, "rank");
+    let mut world = spawn_world(10, "processes::rank");
     world[0].signal(Signal::KILL);
     for survivor in &mut world[1..] {
         assert_died(survivor, &[0]);
@@ -60,7 +58,7 @@ fn a_killed_process_is_named_by_those_who_had_no_stream_to_it() {
 
 #[test]
 fn a_process_that_exits_without_a_goodbye_has_died() {
-    let mut world = spawn_world(2, "rank");
+    let mut world = spawn_world(2, "processes::rank");
     world[1].order("exit");
     assert_died(&mut world[0], &[1]);
 }
@@ -68,7 +66,7 @@ fn a_process_that_exits_without_a_goodbye_has_died() {
 /// It is stopped for longer than the kernel takes to give up a vanished host.
 #[test]
 fn a_stopped_process_is_late_but_neither_dead_nor_lost() {
-    let mut world = spawn_world(3, "rank");
+    let mut world = spawn_world(3, "processes::rank");
     world[1].signal(Signal::STOP);
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(9) {
@@ -91,7 +89,7 @@ fn a_stopped_process_is_late_but_neither_dead_nor_lost() {
 
 #[test]
 fn a_stopped_process_that_goes_on_takes_part_again() {
-    let mut world = spawn_world(2, "rank");
+    let mut world = spawn_world(2, "processes::rank");
     world[1].signal(Signal::STOP);
     for _ in 0..100 {
         world[0].ask("call 1");
@@ -104,7 +102,7 @@ fn a_stopped_process_that_goes_on_takes_part_again() {
 
 #[test]
 fn a_stopped_process_that_is_killed_has_died() {
-    let mut world = spawn_world(2, "rank");
+    let mut world = spawn_world(2, "processes::rank");
     world[1].signal(Signal::STOP);
     world[0].ask("call 1");
     world[1].signal(Signal::KILL);

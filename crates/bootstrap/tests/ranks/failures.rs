@@ -1,16 +1,14 @@
 //! Worlds that must not come up, and the errors that their ranks get.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::{
-    TCP, common_error, in_parallel, join_all, options, purpose, same_error, soon, within, world,
-};
 use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
 use spark_ccl_testing::{free_port, with_enough_time};
+
+use crate::common::{
+    TCP, common_error, in_parallel, join_all, options, purpose, same_error, soon, within, world,
+};
 
 fn create() -> UniqueId {
     UniqueId::create(&options()).unwrap()

@@ -1,16 +1,14 @@
 //! Every fault reaches every rank, and names the rank that caused it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[macro_use]
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{
-    World, everyone_fails, fault, name, start, streams, until, watches, words, world_with_victims,
-};
 use spark_ccl_control::{Fault, Leave, Monitor, Watch};
+
+use crate::common::{
+    self, World, everyone_fails, fault, name, start, streams, until, watches, words,
+    world_with_victims,
+};
 
 in_any_world! {
     an_abort_reaches_everyone,

@@ -1,6 +1,5 @@
 //! Every collective and algorithm, with up to 64 ranks: each contribution arrives exactly once, all
 //! ranks get the same bits, and nothing deadlocks or races.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::Algorithm;
 use spark_ccl_sched::check::{Case, Contributions, check};

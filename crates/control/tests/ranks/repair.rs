@@ -1,14 +1,10 @@
 //! Streams that break: some are reopened, some cannot be.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Streams, everyone_fails, fault, name, names, until, words};
 use socket2::Socket;
 use spark_ccl_control::{
     Adopter, Dial, Fault, Leave, Monitor, Redial, Unreached, Watch, neighbours,
@@ -16,6 +12,8 @@ use spark_ccl_control::{
 use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::{Seals, Stream};
+
+use crate::common::{self, Streams, everyone_fails, fault, name, names, until, words};
 
 const UNHEARD: Duration = Duration::from_millis(1500);
 const HEARD: Duration = Duration::from_secs(4);

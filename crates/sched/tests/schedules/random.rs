@@ -1,5 +1,4 @@
 //! Random sizes, with real arithmetic.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
 use spark_ccl_sched::check::{Case, Contributions, Goal, Layout, Sums, Want, check};

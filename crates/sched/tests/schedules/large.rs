@@ -1,6 +1,5 @@
 //! Lock-step runs with thousands of ranks: nothing deadlocks, and all messages match; with few
 //! elements, their sums are right.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Sums, check};
 use spark_ccl_sched::{Algorithm, lockstep};

@@ -1,13 +1,10 @@
 //! Ranks compare their calls of device memory.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[macro_use]
-mod common;
 
 use std::sync::Arc;
 
-use common::{World, everyone_fails, fault, until, watches};
 use spark_ccl_control::{Fault, Leave, Watch};
+
+use crate::common::{World, everyone_fails, fault, until, watches};
 
 in_any_world! {
     the_same_calls_are_known_to_be_the_same,

@@ -1,19 +1,17 @@
 //! Streams of links: one for each purpose, no matter which end asks.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use common::{TCP, WATCHDOG, in_parallel, purpose, soon, world};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Attendant, Delivery, End, Error, Kind, Session, Talk, Turn, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_seal::Stream;
 use spark_ccl_testing::Sleeper;
+
+use crate::common::{TCP, WATCHDOG, in_parallel, purpose, soon, world};
 
 const CONTEXT: u64 = 7;
 

@@ -1,5 +1,4 @@
 //! Ranks that run in place, together with ranks that do not.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use spark_ccl_sched::{Algorithm, Kind, Rank, Schedule, Shape, Steps, schedule};
 use spark_ccl_types::Operation;

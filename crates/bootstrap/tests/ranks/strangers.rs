@@ -1,18 +1,16 @@
 //! Strangers may send anything to the ports: it does no harm.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{TCP, in_parallel, options, purpose, soon};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 use spark_ccl_bootstrap::{Kind, Session, UniqueId, Via};
+
+use crate::common::{self, TCP, in_parallel, options, purpose, soon};
 
 /// Sends bytes, reads until the other side closes, and returns how many bytes arrived.
 fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
@@ -146,7 +144,7 @@ impl Flood {
     /// Returns once it holds its connections.
     fn begin(target: SocketAddr) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "flood", "--nocapture"])
+            .args(["--ignored", "--exact", "strangers::flood", "--nocapture"])
             .env(FLOOD, target.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,5 +1,4 @@
 //! A relay between a rank and the rendezvous changes, drops, repeats or moves one message.
-#![allow(clippy::unwrap_used)]
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

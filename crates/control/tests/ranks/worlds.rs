@@ -1,18 +1,15 @@
 //! Communicators side by side, news that arrives early, and neighbours that do not read.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[macro_use]
-mod common;
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use common::{
-    World, everyone_fails, fault, name, names, start, until, watches, words, world_with_victims,
-};
 use socket2::Socket;
 use spark_ccl_control::{Fault, Leave, Monitor, Presence, Proposal};
 use spark_ccl_fork::Unshared;
+
+use crate::common::{
+    World, everyone_fails, fault, name, names, start, until, watches, words, world_with_victims,
+};
 
 in_any_world! {
     a_fault_stays_in_its_communicator,

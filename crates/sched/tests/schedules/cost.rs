@@ -1,5 +1,4 @@
 //! The closed forms stay close to the simulation of every message.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::Case;
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
