@@ -6,6 +6,7 @@ mod oracle;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use libloading::Library;
 use spark_ccl_testing::{Need, has, scramble};
@@ -47,10 +48,11 @@ impl Built {
     }
 }
 
-/// A program that plays kernels by threads, watched by `ThreadSanitizer`.
-fn threads(source: &str) -> Option<Built> {
-    let options = ["-fsanitize=thread", "-pthread"];
-    has(Need::CppCompiler).then(|| Built::new(source, &options))
+/// A program that plays kernels by threads, watched by `ThreadSanitizer`, if there is a compiler.
+/// It is compiled once.
+fn threads(built: &'static OnceLock<Built>, source: &str) -> Option<&'static Built> {
+    let compile = || Built::new(source, &["-fsanitize=thread", "-pthread"]);
+    has(Need::CppCompiler).then(|| built.get_or_init(compile))
 }
 
 /// The same by what passes data through pinned memory.
@@ -67,8 +69,14 @@ fn rounds(most: usize, ranks: usize) -> String {
 /// Where the numbers of rounds, or of batches, start: at 0, and where their lower half wraps.
 const FIRST_NUMBERS: [&str; 2] = ["0", "0xffffffe0"];
 
-fn protocol() -> Option<Built> {
-    threads("protocol.cpp")
+fn protocol() -> Option<&'static Built> {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    threads(&BUILT, "protocol.cpp")
+}
+
+fn messages() -> Option<&'static Built> {
+    static BUILT: OnceLock<Built> = OnceLock::new();
+    threads(&BUILT, "messages.cpp")
 }
 
 #[test]
@@ -115,7 +123,7 @@ fn a_slow_peer_is_waited_for_as_long_as_it_sends() {
 
 #[test]
 fn messages_arrive_if_any_rank_is_late() {
-    let Some(program) = threads("messages.cpp") else {
+    let Some(program) = messages() else {
         return;
     };
     for ranks in [1, 2, 3, 4, 8] {
@@ -132,7 +140,7 @@ fn messages_arrive_if_any_rank_is_late() {
 
 #[test]
 fn messages_without_an_other_end_name_the_peer() {
-    let Some(program) = threads("messages.cpp") else {
+    let Some(program) = messages() else {
         return;
     };
     for way in ["late", "abort", "ended", "mismatch"] {
@@ -169,12 +177,16 @@ fn words(number: u64, ranks: usize) -> Vec<u64> {
 }
 
 /// `elements.cpp` as a library, if there is a compiler.
-fn elements() -> Option<Library> {
-    let options = ["-shared", "-fPIC", "-ffp-contract=off"];
-    let built = has(Need::CppCompiler).then(|| Built::new("elements.cpp", &options))?;
-    // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers. It
-    // stays mapped after the file is gone.
-    Some(unsafe { Library::new(built.path()).unwrap() })
+fn elements() -> Option<&'static Library> {
+    static LIBRARY: OnceLock<Library> = OnceLock::new();
+    let compile = || {
+        let options = ["-shared", "-fPIC", "-ffp-contract=off"];
+        let built = Built::new("elements.cpp", &options);
+        // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers. It
+        // stays mapped after the file is gone.
+        unsafe { Library::new(built.path()).unwrap() }
+    };
+    has(Need::CppCompiler).then(|| LIBRARY.get_or_init(compile))
 }
 
 #[test]
