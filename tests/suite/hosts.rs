@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use spark_ccl_testing::{Need, has};
 
 use crate::processes::{
-    Rank, WATCHDOG, all, assert_all_ok, assert_contains, assert_names, join, links_of, lost_host,
-    place, some_time,
+    Rank, WATCHDOG, all, assert_all_ok, assert_contains, assert_names, in_time, join, links_of,
+    lost_host, place, some_time,
 };
 
 /// Two ranks on hosts of their own, joined by one cable.
@@ -276,22 +276,24 @@ fn a_slow_network_is_only_slow() {
 
 /// The interface of `down` vanishes; both ranks must find out by themselves.
 fn lose_host(down: usize) {
-    let Some(mut ranks) = two_hosts() else { return };
-    for answer in all(&mut ranks, "loop ordinary 4000000") {
-        assert_eq!(answer, "running");
-    }
-    std::thread::sleep(some_time(20..200));
-    let since = Instant::now();
-    ip(
-        &ranks[down].pid().to_string(),
-        &["link", "set", "cable", "down"],
-    );
-    for (number, rank) in ranks.iter().enumerate() {
-        let answer = rank.hear_before(since + lost_host());
-        let peer = 1 - number;
-        assert_names(&answer, peer, ranks[peer].pid());
-        assert_contains(&answer, &["is lost: "]);
-    }
+    in_time(|watch| {
+        let Some(mut ranks) = two_hosts() else { return };
+        for answer in all(&mut ranks, "loop ordinary 4000000") {
+            assert_eq!(answer, "running");
+        }
+        std::thread::sleep(some_time(20..200));
+        let since = Instant::now();
+        ip(
+            &ranks[down].pid().to_string(),
+            &["link", "set", "cable", "down"],
+        );
+        for (number, rank) in ranks.iter().enumerate() {
+            let answer = watch.hear(rank, since, lost_host());
+            let peer = 1 - number;
+            assert_names(&answer, peer, ranks[peer].pid());
+            assert_contains(&answer, &["is lost: "]);
+        }
+    });
 }
 
 #[test]
@@ -304,17 +306,19 @@ fn a_host_that_vanishes_in_the_middle_is_lost() {
 #[test]
 fn a_host_that_vanishes_while_the_others_wait_is_lost() {
     let _place = place();
-    let Some(mut ranks) = two_hosts() else { return };
-    assert_all_ok(&mut ranks, "call barrier");
-    ranks[0].order("call barrier");
-    let since = Instant::now();
-    ip(
-        &ranks[1].pid().to_string(),
-        &["link", "set", "cable", "down"],
-    );
-    let answer = ranks[0].hear_before(since + lost_host());
-    assert_names(&answer, 1, ranks[1].pid());
-    assert_contains(&answer, &["is lost: "]);
+    in_time(|watch| {
+        let Some(mut ranks) = two_hosts() else { return };
+        assert_all_ok(&mut ranks, "call barrier");
+        ranks[0].order("call barrier");
+        let since = Instant::now();
+        ip(
+            &ranks[1].pid().to_string(),
+            &["link", "set", "cable", "down"],
+        );
+        let answer = watch.hear(&ranks[0], since, lost_host());
+        assert_names(&answer, 1, ranks[1].pid());
+        assert_contains(&answer, &["is lost: "]);
+    });
 }
 
 #[test]
@@ -456,7 +460,7 @@ fn a_rank_of_another_host_whose_child_lives_on_has_died() {
     let pid = ranks[1].pid();
     ranks[0].order("call barrier");
     ranks[1].kill();
-    let answer = ranks[0].hear_before(Instant::now() + Duration::from_secs(5));
+    let answer = ranks[0].hear();
     assert_names(&answer, 1, pid);
     assert_contains(&answer, &["died"]);
 }

@@ -7,8 +7,8 @@ use spark_ccl::{Communicator, RedOp};
 use spark_ccl_testing::with_enough_time;
 
 use crate::processes::{
-    Rank, all, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named, join, place,
-    promptly, world,
+    Rank, Stopwatch, WATCHDOG, all, assert_all_ok, assert_contains, assert_gave_up, assert_names,
+    in_time, is_named, join, place, promptly, world,
 };
 use crate::ranks::each;
 
@@ -87,15 +87,15 @@ fn assert_explains(text: &str, pair: &Pair, sequence: &str, ranks: &[Rank]) {
 
 /// Ranks 0 and 1 make different calls after two that match; rank 2, if there is one, calls nothing.
 /// Then makes a new communicator in the same processes.
-fn run(ranks: &mut [Rank], pair: &Pair) {
+fn run(watch: &Stopwatch, ranks: &mut [Rank], pair: &Pair) {
     assert_all_ok(ranks, "call barrier");
     assert_all_ok(ranks, "call f32 all_reduce sum 10");
     for (rank, call) in ranks.iter_mut().zip(pair.calls) {
         rank.order(&format!("call {call}"));
     }
-    let deadline = Instant::now() + promptly();
+    let since = Instant::now();
     for rank in &ranks[..2] {
-        let answer = rank.hear_before(deadline);
+        let answer = watch.hear(rank, since, promptly());
         // A rank whose part needs nobody (say, it only sends) may finish it.
         if answer != "ok" {
             assert_explains(&answer, pair, "operation #3", ranks);
@@ -103,14 +103,15 @@ fn run(ranks: &mut [Rank], pair: &Pair) {
     }
     for who in [0..2, 2..ranks.len()] {
         if let Some(idle) = ranks.get_mut(2).filter(|_| who.start == 2) {
-            until_failed(idle);
+            until_failed(watch, idle);
         }
         for rank in &mut ranks[who.clone()] {
             rank.order("call f32 all_reduce sum 10");
         }
-        let deadline = Instant::now() + promptly();
+        let since = Instant::now();
         for rank in &ranks[who] {
-            assert_explains(&rank.hear_before(deadline), pair, "operation #3", ranks);
+            let answer = watch.hear(rank, since, promptly());
+            assert_explains(&answer, pair, "operation #3", ranks);
         }
     }
     join(ranks);
@@ -118,24 +119,25 @@ fn run(ranks: &mut [Rank], pair: &Pair) {
 
 /// Waits until an idle rank has failed. It learns of the mismatch within a moment; before that, its
 /// next call would be a third one that differs.
-fn until_failed(idle: &mut Rank) {
-    let deadline = Instant::now() + promptly();
+fn until_failed(watch: &Stopwatch, idle: &mut Rank) {
+    let since = Instant::now();
     while idle.ask("check") == "ok" {
-        assert!(Instant::now() < deadline, "an idle rank is not told");
+        assert!(since.elapsed() < WATCHDOG, "an idle rank is not told");
         std::thread::sleep(Duration::from_millis(1));
     }
+    watch.note(since, promptly());
 }
 
 fn run_all(size: usize, env: &[(&str, &str)]) {
     let mut ranks = world(size, env);
     for pair in COLLECTIVES {
-        run(&mut ranks, pair);
+        in_time(|watch| run(watch, &mut ranks, pair));
         let [a, b] = pair.calls;
         let swapped = Pair {
             calls: [b, a],
             words: pair.words,
         };
-        run(&mut ranks, &swapped);
+        in_time(|watch| run(watch, &mut ranks, &swapped));
     }
     assert_all_ok(&mut ranks, "finalize");
 }
@@ -159,25 +161,27 @@ fn an_end_that_comes_too_early_is_named_with_the_call_of_the_others() {
     let _place = place();
     for [early, late] in [[0, 1], [1, 0]] {
         for call in ["f32 all_reduce sum 100", "barrier"] {
-            let mut ranks = world(2, &[]);
-            assert_all_ok(&mut ranks, "call f32 all_reduce sum 100");
-            ranks[early].order("finalize");
-            ranks[late].order(&format!("call {call}"));
-            let deadline = Instant::now() + promptly();
-            for rank in &ranks {
-                let answer = rank.hear_before(deadline);
-                for (number, rank) in ranks.iter().enumerate() {
-                    assert_names(&answer, number, rank.pid());
+            in_time(|watch| {
+                let mut ranks = world(2, &[]);
+                assert_all_ok(&mut ranks, "call f32 all_reduce sum 100");
+                ranks[early].order("finalize");
+                ranks[late].order(&format!("call {call}"));
+                let since = Instant::now();
+                for rank in &ranks {
+                    let answer = watch.hear(rank, since, promptly());
+                    for (number, rank) in ranks.iter().enumerate() {
+                        assert_names(&answer, number, rank.pid());
+                    }
+                    let [ended, (_, called)] = [early, late].map(|rank| {
+                        let start = answer.find(&format!("rank {rank} (")).unwrap();
+                        (start, &answer[start..])
+                    });
+                    let end = ") called finalize after operation #1, but rank";
+                    assert!(ended.1.contains(end), "{answer}");
+                    let name = call.split(' ').find(|word| word.len() > 3).unwrap();
+                    assert_contains(called, &[&format!(") called {name}"), " as operation #2; "]);
                 }
-                let [ended, (_, called)] = [early, late].map(|rank| {
-                    let start = answer.find(&format!("rank {rank} (")).unwrap();
-                    (start, &answer[start..])
-                });
-                let end = ") called finalize after operation #1, but rank";
-                assert!(ended.1.contains(end), "{answer}");
-                let name = call.split(' ').find(|word| word.len() > 3).unwrap();
-                assert_contains(called, &[&format!(") called {name}"), " as operation #2; "]);
-            }
+            });
         }
     }
 }
@@ -186,18 +190,20 @@ fn an_end_that_comes_too_early_is_named_with_the_call_of_the_others() {
 fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
     let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
-        let mut ranks = world(2, env);
-        let pair = Pair {
-            calls: ["f32 broadcast 0 100", "f32 all_reduce sum 100"],
-            words: ["broadcast(count 100,", "all_reduce(count 100,"],
-        };
-        assert_eq!(ranks[0].ask(&format!("call {}", pair.calls[0])), "ok");
-        std::thread::sleep(Duration::from_millis(500));
-        ranks[1].order(&format!("call {}", pair.calls[1]));
-        let answer = ranks[1].hear_before(Instant::now() + promptly());
-        assert_explains(&answer, &pair, "operation #1", &ranks);
-        let answer = ranks[0].ask("call barrier");
-        assert_explains(&answer, &pair, "operation #1", &ranks);
+        in_time(|watch| {
+            let mut ranks = world(2, env);
+            let pair = Pair {
+                calls: ["f32 broadcast 0 100", "f32 all_reduce sum 100"],
+                words: ["broadcast(count 100,", "all_reduce(count 100,"],
+            };
+            assert_eq!(ranks[0].ask(&format!("call {}", pair.calls[0])), "ok");
+            std::thread::sleep(Duration::from_millis(500));
+            ranks[1].order(&format!("call {}", pair.calls[1]));
+            let answer = watch.hear(&ranks[1], Instant::now(), promptly());
+            assert_explains(&answer, &pair, "operation #1", &ranks);
+            let answer = ranks[0].ask("call barrier");
+            assert_explains(&answer, &pair, "operation #1", &ranks);
+        });
     }
 }
 
@@ -214,24 +220,26 @@ fn calls_in_which_every_rank_only_sends_are_compared_by_what_comes_next() {
         ("broadcast", "call f32 send 2 10"),
         ("broadcast", "call f32 recv 2 10"),
     ] {
-        let mut ranks = world(3, &[]);
-        assert_all_ok(&mut ranks, "call barrier");
-        for (root, rank) in ranks.iter_mut().enumerate() {
-            let answer = rank.ask(&format!("call f32 {call} {root} 100"));
-            assert!(answer == "ok" || answer.contains(call), "{answer}");
-        }
-        let answer = ranks[0].ask(next);
-        assert_contains(&answer, &["operation #2 differs", call, "root 0)"]);
-        assert_names(&answer, 0, ranks[0].pid());
-        assert!(
-            answer.contains("root 1)") || answer.contains("root 2)"),
-            "{answer}"
-        );
-        // The others learn of it.
-        for rank in &mut ranks[1..] {
-            until_failed(rank);
-            assert_contains(&rank.ask("check"), &["operation #2 differs", call]);
-        }
+        in_time(|watch| {
+            let mut ranks = world(3, &[]);
+            assert_all_ok(&mut ranks, "call barrier");
+            for (root, rank) in ranks.iter_mut().enumerate() {
+                let answer = rank.ask(&format!("call f32 {call} {root} 100"));
+                assert!(answer == "ok" || answer.contains(call), "{answer}");
+            }
+            let answer = ranks[0].ask(next);
+            assert_contains(&answer, &["operation #2 differs", call, "root 0)"]);
+            assert_names(&answer, 0, ranks[0].pid());
+            assert!(
+                answer.contains("root 1)") || answer.contains("root 2)"),
+                "{answer}"
+            );
+            // The others learn of it.
+            for rank in &mut ranks[1..] {
+                until_failed(watch, rank);
+                assert_contains(&rank.ask("check"), &["operation #2 differs", call]);
+            }
+        });
     }
 }
 
@@ -253,18 +261,20 @@ fn what_a_rank_has_called_last_is_known_when_it_has_left() {
             ),
             ("f32 reduce 2 9", "f32 reduce 1 9", ["root 2)", "root 1)"]),
         ] {
-            let mut ranks = world(3, env);
-            assert_all_ok(&mut ranks, "call barrier");
-            assert_eq!(ranks[0].ask(&format!("call {own}")), "ok");
-            ranks[0].order("drop");
-            ranks[0].order("exit");
-            assert_eq!(ranks[0].hear(), "ok");
-            ranks[1].order(&format!("call {others}"));
-            let answer = ranks[1].hear_before(Instant::now() + promptly());
-            assert_contains(&answer, &["operation #2 differs", words[0], words[1]]);
-            for (number, rank) in ranks[..2].iter().enumerate() {
-                assert_names(&answer, number, rank.pid());
-            }
+            in_time(|watch| {
+                let mut ranks = world(3, env);
+                assert_all_ok(&mut ranks, "call barrier");
+                assert_eq!(ranks[0].ask(&format!("call {own}")), "ok");
+                ranks[0].order("drop");
+                ranks[0].order("exit");
+                assert_eq!(ranks[0].hear(), "ok");
+                ranks[1].order(&format!("call {others}"));
+                let answer = watch.hear(&ranks[1], Instant::now(), promptly());
+                assert_contains(&answer, &["operation #2 differs", words[0], words[1]]);
+                for (number, rank) in ranks[..2].iter().enumerate() {
+                    assert_names(&answer, number, rank.pid());
+                }
+            });
         }
     }
 }
@@ -274,37 +284,40 @@ fn what_a_rank_has_called_last_is_known_when_it_has_left() {
 fn a_difference_that_nobody_remembers_is_explained() {
     let _place = place();
     for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
-        let mut ranks = world(2, env);
-        // Rank 1 makes its calls before rank 0's data arrive, which it would find at its next call.
-        for _ in 0..71 {
-            assert_eq!(ranks[1].ask("call f32 all_reduce sum 0"), "ok");
-        }
-        assert_eq!(ranks[0].ask("call f32 broadcast 0 100"), "ok");
-        for _ in 0..70 {
-            assert_eq!(ranks[0].ask("call f32 all_reduce sum 0"), "ok");
-        }
-        ranks[0].order("call barrier");
-        ranks[1].order("call barrier");
-        // The rank that finds the other's data waits for an explanation first.
-        let deadline = Instant::now() + 2 * promptly();
-        let mut answers = vec![ranks[1].hear_before(deadline)];
-        // The other one may have finished its barrier.
-        let other = ranks[0].hear_before(deadline);
-        answers.push(if other == "ok" {
-            ranks[0].ask("call barrier")
-        } else {
-            other
-        });
-        for answer in answers {
-            for (number, rank) in ranks.iter().enumerate() {
-                assert_names(&answer, number, rank.pid());
+        in_time(|watch| {
+            let mut ranks = world(2, env);
+            // Rank 1 makes its calls before rank 0's data arrive, which it would find at its next
+            // call.
+            for _ in 0..71 {
+                assert_eq!(ranks[1].ask("call f32 all_reduce sum 0"), "ok");
             }
-            assert_contains(
-                &answer,
-                &["operation #1 differs", "operation #72 (barrier)"],
-            );
-            assert!(!answer.contains("network"), "{answer}");
-        }
+            assert_eq!(ranks[0].ask("call f32 broadcast 0 100"), "ok");
+            for _ in 0..70 {
+                assert_eq!(ranks[0].ask("call f32 all_reduce sum 0"), "ok");
+            }
+            ranks[0].order("call barrier");
+            ranks[1].order("call barrier");
+            // The rank that finds the other's data waits for an explanation first.
+            let since = Instant::now();
+            let mut answers = vec![watch.hear(&ranks[1], since, 2 * promptly())];
+            // The other one may have finished its barrier.
+            let other = watch.hear(&ranks[0], since, 2 * promptly());
+            answers.push(if other == "ok" {
+                ranks[0].ask("call barrier")
+            } else {
+                other
+            });
+            for answer in answers {
+                for (number, rank) in ranks.iter().enumerate() {
+                    assert_names(&answer, number, rank.pid());
+                }
+                assert_contains(
+                    &answer,
+                    &["operation #1 differs", "operation #72 (barrier)"],
+                );
+                assert!(!answer.contains("network"), "{answer}");
+            }
+        });
     }
 }
 
@@ -312,25 +325,27 @@ fn a_difference_that_nobody_remembers_is_explained() {
 #[test]
 fn a_call_that_one_rank_left_out_is_explained() {
     let _place = place();
-    let mut ranks = world(3, &[]);
-    assert_all_ok(&mut ranks, "call barrier");
-    for rank in &mut ranks[..2] {
-        rank.order("call f32 all_reduce sum 1000");
-    }
-    ranks[2].order("call f32 broadcast 0 50");
-    let deadline = Instant::now() + promptly();
-    for rank in &ranks {
-        let answer = rank.hear_before(deadline);
-        assert_names(&answer, 2, ranks[2].pid());
-        assert_contains(
-            &answer,
-            &[
-                "operation #2",
-                "all_reduce(count 1000,",
-                "broadcast(count 50,",
-            ],
-        );
-    }
+    in_time(|watch| {
+        let mut ranks = world(3, &[]);
+        assert_all_ok(&mut ranks, "call barrier");
+        for rank in &mut ranks[..2] {
+            rank.order("call f32 all_reduce sum 1000");
+        }
+        ranks[2].order("call f32 broadcast 0 50");
+        let since = Instant::now();
+        for rank in &ranks {
+            let answer = watch.hear(rank, since, promptly());
+            assert_names(&answer, 2, ranks[2].pid());
+            assert_contains(
+                &answer,
+                &[
+                    "operation #2",
+                    "all_reduce(count 1000,",
+                    "broadcast(count 50,",
+                ],
+            );
+        }
+    });
 }
 
 #[test]
@@ -364,22 +379,24 @@ fn point_to_point_messages_that_do_not_match_are_explained() {
                 "count 9000001, float",
             ),
         ] {
-            let mut ranks = world(3, env);
-            ranks[0].order(&format!("call {send}"));
-            ranks[1].order(&format!("call {recv}"));
-            let deadline = Instant::now() + promptly();
-            let mut answers = vec![ranks[1].hear_before(deadline)];
-            let sender = ranks[0].hear_before(deadline);
-            if sender != "ok" {
-                answers.push(sender);
-            }
-            answers.extend(all(&mut ranks, "call barrier"));
-            for answer in answers {
-                for (number, rank) in ranks[..2].iter().enumerate() {
-                    assert_names(&answer, number, rank.pid());
+            in_time(|watch| {
+                let mut ranks = world(3, env);
+                ranks[0].order(&format!("call {send}"));
+                ranks[1].order(&format!("call {recv}"));
+                let since = Instant::now();
+                let mut answers = vec![watch.hear(&ranks[1], since, promptly())];
+                let sender = watch.hear(&ranks[0], since, promptly());
+                if sender != "ok" {
+                    answers.push(sender);
                 }
-                assert_contains(&answer, &["point-to-point #1", sent, expected]);
-            }
+                answers.extend(all(&mut ranks, "call barrier"));
+                for answer in answers {
+                    for (number, rank) in ranks[..2].iter().enumerate() {
+                        assert_names(&answer, number, rank.pid());
+                    }
+                    assert_contains(&answer, &["point-to-point #1", sent, expected]);
+                }
+            });
         }
     }
 }

@@ -190,17 +190,17 @@ fn operations_of_several_communicators_are_waited_for_together() {
 /// A late rank's operation is not the first in the list, and nobody waits for it alone.
 #[test]
 fn operations_that_are_waited_for_together_have_their_timeouts() {
-    let builder = Communicator::builder().operation_timeout(Duration::from_secs(1));
     let has_waited = Barrier::new(2);
-    each(builder.local(2).unwrap(), |comm| {
+    each(Communicator::local(2).unwrap(), |comm| {
         let split = comm.split(Some(0), 0).unwrap().unwrap();
-        comm.barrier().timeout(WATCHDOG).run().unwrap();
+        comm.barrier().run().unwrap();
         if comm.rank() == 1 {
             // A rank that leaves would end the first operation's wait.
             has_waited.wait();
             return;
         }
         comm.set_timeout(WATCHDOG).unwrap();
+        split.set_timeout(Duration::from_secs(1)).unwrap();
         let both = [&comm, &split].map(|comm| comm.recv(vec![0_u8; 1], 1).start().unwrap());
         assert_eq!(Pending::wait_any(&both), Some(1));
         let [_, late] = both;

@@ -2,6 +2,7 @@
 //! on its standard input (`processes_rank.rs`) and answers on its standard error. Ranks are killed
 //! at the end of the test, and by the kernel if the test itself is killed.
 
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -58,6 +59,43 @@ impl Drop for Place {
 /// emulated machine, `TEST_PATIENCE` is a factor.
 pub(crate) fn promptly() -> Duration {
     Duration::from_secs(2) * patience()
+}
+
+/// How often a promise may be broken in a row: a busy machine breaks it by chance.
+const ATTEMPTS: usize = 5;
+
+/// Notes whether answers come within the promised time.
+#[derive(Default)]
+pub(crate) struct Stopwatch(Cell<Option<Duration>>);
+
+impl Stopwatch {
+    /// The next answer of a rank, which is promised within `limit` after `since`.
+    pub(crate) fn hear(&self, rank: &Rank, since: Instant, limit: Duration) -> String {
+        let answer = rank.hear();
+        self.note(since, limit);
+        answer
+    }
+
+    /// What is promised within `limit` after `since` is there now.
+    pub(crate) fn note(&self, since: Instant, limit: Duration) {
+        let took = since.elapsed();
+        if took > limit {
+            self.0.set(Some(took));
+        }
+    }
+}
+
+/// Attempts a test of promised times until all of them are kept.
+pub(crate) fn in_time(mut attempt: impl FnMut(&Stopwatch)) {
+    for _ in 0..ATTEMPTS {
+        let watch = Stopwatch::default();
+        attempt(&watch);
+        match watch.0.get() {
+            None => return,
+            Some(took) => eprintln!("only after {took:?}"),
+        }
+    }
+    panic!("what is promised came too late each time");
 }
 
 /// The promise for a host that vanishes.

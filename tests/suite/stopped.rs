@@ -7,8 +7,8 @@ use rustix::process::Signal;
 use spark_ccl_testing::with_enough_time;
 
 use crate::processes::{
-    Rank, all, assert_all_ok, assert_contains, assert_gave_up, assert_names, join, place,
-    some_time, world,
+    Rank, all, assert_all_ok, assert_contains, assert_gave_up, assert_names, is_named, join, place,
+    some_time, waited, world,
 };
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
@@ -22,7 +22,7 @@ const COUNT: usize = 10 << 20;
 const PATTERN: &str = "-12345";
 
 /// Stops a rank at some moment of an endless series of all-reduces, until the others have given up.
-/// `Err` if the timeout was too short for a single one.
+/// `Err` if the timeout was too short for one of them.
 fn stop_and_wake(ranks: &mut [Rank], memory: &str, timeout: Duration) -> Result<(), String> {
     let stopped = ranks.len() - 1;
     for answer in all(ranks, &format!("loop {memory} {COUNT}")) {
@@ -40,7 +40,10 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str, timeout: Duration) -> Result<
         assert_gave_up(&answer, timeout.as_secs_f64());
         assert_contains(&answer, &["waits for: ", "all_reduce"]);
         let (_, late) = answer.split_once("waits for: ").unwrap();
-        assert_names(late, stopped, pid);
+        // Another one may have been late before.
+        if !is_named(late, stopped, pid) {
+            return Err(answer);
+        }
     }
     assert_all_ok(others, &format!("fill {memory} {PATTERN}"));
     sleeper.signal(Signal::CONT);
@@ -110,32 +113,36 @@ fn a_stopped_sender_is_named_by_its_receiver() {
 fn a_rank_that_is_late_but_alive_is_named_as_such() {
     let _place = place();
     for transport in [SHM, TCP] {
-        let mut ranks = world(3, &[transport, TIMEOUT]);
-        assert_all_ok(&mut ranks, "call barrier");
-        ranks[1].order("sleep 4500");
-        for rank in [0, 2] {
-            ranks[rank].order("call f32 all_reduce sum 1000000");
-        }
-        for rank in [0, 2] {
-            let answer = ranks[rank].hear();
-            let (who, late) = answer.split_once("waits for: ").expect(&answer);
-            assert_contains(
-                who,
-                &["operation #2 (all_reduce(count 1000000, float, sum))"],
-            );
-            assert_names(late, 1, ranks[1].pid());
-            assert_contains(late, &["alive but has not made this call", "operation #1"]);
-            assert!(!late.contains("rank 2 ("), "{answer}");
-        }
-        assert_eq!(ranks[1].hear(), "ok");
-        let answer = ranks[1].ask("call f32 all_reduce sum 1000000");
-        assert_gave_up(&answer, 3.0);
-        assert_names(&answer, 1, ranks[1].pid());
+        with_enough_time(SHORT, |timeout| {
+            let mut ranks = world_within(timeout, 3, transport);
+            assert_all_ok(&mut ranks, "call barrier");
+            for rank in [0, 2] {
+                ranks[rank].order("call f32 all_reduce sum 1000000");
+            }
+            for rank in [0, 2] {
+                let answer = ranks[rank].hear();
+                let (who, late) = answer.split_once("waits for: ").expect(&answer);
+                assert_contains(
+                    who,
+                    &["operation #2 (all_reduce(count 1000000, float, sum))"],
+                );
+                assert_names(late, 1, ranks[1].pid());
+                assert_contains(late, &["alive but has not made this call", "operation #1"]);
+                // On a busy machine, that one may not have begun its call, either.
+                if late.contains("rank 2 (") {
+                    return Err(answer);
+                }
+            }
+            let answer = ranks[1].ask("call f32 all_reduce sum 1000000");
+            assert_gave_up(&answer, timeout.as_secs_f64());
+            assert_names(&answer, 1, ranks[1].pid());
+            Ok(())
+        });
     }
 }
 
 /// Each of two ranks in turn begins a call two thirds of the timeout later than the others. `Err`
-/// if the rest was too short for the call itself.
+/// if the rest was too short for it to wake up, and for the call itself.
 fn wait_for_slow_ranks(transport: (&str, &str), timeout: Duration) -> Result<(), String> {
     let mut ranks = world_within(timeout, 3, transport);
     for late in 0..2 {
@@ -148,7 +155,7 @@ fn wait_for_slow_ranks(transport: (&str, &str), timeout: Duration) -> Result<(),
         assert_eq!(ranks[late].hear(), "ok");
         for rank in &ranks {
             let answer = rank.hear();
-            if answer.contains("every other rank is in it too") {
+            if waited(&answer).is_some() {
                 return Err(answer);
             }
             assert_eq!(answer, "ok");

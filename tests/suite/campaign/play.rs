@@ -16,8 +16,9 @@ use crate::processes::{Rank, Silence, WATCHDOG};
 use crate::rdma::{self, Impaired};
 use crate::switch::{cut, lose, mend, stop_losing, switched_hosts};
 
-/// The timeout of operations that wait for a stopped rank, in seconds.
-pub(super) const STOP_TIMEOUT: f64 = 2.0;
+/// The timeout of operations that wait for a stopped rank, in seconds: longer than a busy machine
+/// takes for any of them.
+pub(super) const STOP_TIMEOUT: f64 = 5.0;
 /// The last orders of all ranks: a call that needs all of them, and a program's end.
 const END: [&str; 2] = ["call f32 all_reduce sum 1000", "finalize"];
 
