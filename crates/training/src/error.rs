@@ -25,6 +25,19 @@ pub enum Error {
     /// A rank has another model: tensors in another order, of another shape, type or number.
     #[error("the ranks have different models: {0}")]
     Model(Culprit),
+    /// A rank has other parameters.
+    #[error("the ranks have different parameters: {0}")]
+    Contents(Culprit),
+    /// The framework's error, on this rank.
+    #[error("tensor {tensor:?} could not be {what}: {problem}")]
+    Parameters {
+        /// The tensor's name.
+        tensor: String,
+        /// What was tried.
+        what: &'static str,
+        /// The framework's error.
+        problem: String,
+    },
     /// A rank is in another step than the others.
     #[error("the ranks are in different steps: {0}")]
     Step(Culprit),
