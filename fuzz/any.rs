@@ -19,6 +19,7 @@ fn target() -> &'static Target {
             spark_ccl_launcher::fuzz::TARGETS,
             spark_ccl_topology::fuzz::TARGETS,
             spark_ccl_status::fuzz::TARGETS,
+            spark_ccl_training::fuzz::TARGETS,
             spark_ccl_transport::fuzz::TARGETS,
         ];
         let name = std::env::var("FUZZ_TARGET").expect("FUZZ_TARGET names a target");

@@ -32,6 +32,12 @@ impl Complaint {
         }
     }
 
+    /// The same, with the place of what it is about.
+    pub(crate) fn within(mut self, place: &str) -> Self {
+        self.problem = format!("{place}: it {}", self.problem);
+        self
+    }
+
     /// The same as that of a rank, whom it may not be about alone.
     pub(crate) fn culprit(self, comm: &Communicator, rank: usize) -> Result<Culprit, Error> {
         let peer = comm.peer(rank)?;

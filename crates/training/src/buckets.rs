@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::plan::{Plan, Readiness};
 use crate::timeline::{StepTimes, Timeline};
-use crate::values::{Number, Values};
+use crate::values::{Number, Values, each};
 use crate::world::World;
 
 /// How gradients are reduced. All ranks need the same.
@@ -319,6 +319,36 @@ impl Buckets {
             .sum()
     }
 
+    pub(crate) fn world(&self) -> World {
+        self.world
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The elements of a bucket that this rank has the result of.
+    pub(crate) fn owned(&self, bucket: usize) -> Range<usize> {
+        let len = self.plan.buckets()[bucket].len;
+        match self.options.sharing {
+            Sharing::Replicated => 0..len,
+            Sharing::Sharded => self.world.own(len),
+        }
+    }
+
+    /// Checks that no step is half done, nor has failed.
+    pub(crate) fn check_finished(&self, comm: &Communicator) -> Result<(), Error> {
+        self.world.check(comm)?;
+        match self.phase {
+            Phase::Finished => Ok(()),
+            Phase::Failed => Err(Error::Stale { step: self.step }),
+            Phase::Open => {
+                let problem = format!("step {} is not finished", self.step);
+                Err(invalid("a checkpoint", problem))
+            }
+        }
+    }
+
     /// Ends the backward pass: starts what is left, and hears what all ranks report. Collective.
     pub(crate) fn conclude(&mut self, comm: &Communicator) -> Result<Vec<Absent>, Error> {
         self.world.check(comm)?;
@@ -363,6 +393,32 @@ impl Buckets {
         }
     }
 
+    /// Gives all ranks what each has of a bucket. Waited for like a reduction.
+    pub(crate) fn gather(&mut self, comm: &Communicator, bucket: usize) -> Result<(), Error> {
+        let values = match std::mem::replace(&mut self.buffers[bucket], Buffer::Away) {
+            Buffer::Here(values) => values,
+            Buffer::InFlight(_) | Buffer::Away => return Err(Error::Stale { step: self.step }),
+        };
+        let name = &self.names[bucket];
+        let started = each!(values, vector => start_gather(comm, vector, name))?;
+        self.buffers[bucket] = Buffer::InFlight(started);
+        self.timeline.started();
+        Ok(())
+    }
+
+    /// The number of the step that is under way, or of the last one.
+    pub(crate) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// The numbers of a bucket that is not in flight, to be changed.
+    pub(crate) fn values_mut(&mut self, bucket: usize) -> Result<&mut Values, Error> {
+        match &mut self.buffers[bucket] {
+            Buffer::Here(values) => Ok(values),
+            Buffer::InFlight(_) | Buffer::Away => Err(Error::Stale { step: self.step }),
+        }
+    }
+
     /// The numbers of a bucket that is not in flight.
     pub(crate) fn values(&self, bucket: usize) -> Option<&Values> {
         match &self.buffers[bucket] {
@@ -374,4 +430,14 @@ impl Buckets {
 
 fn invalid(what: &'static str, problem: String) -> Error {
     Error::Invalid { what, problem }
+}
+
+fn start_gather<T: Number>(
+    comm: &Communicator,
+    buffer: Vec<T>,
+    name: &str,
+) -> Result<Pending<Values>, Error> {
+    let call = comm.all_gather_in_place(buffer).named(name);
+    let pending = call.start().map_err(|failed| failed.error)?;
+    Ok(pending.map(T::wrap))
 }

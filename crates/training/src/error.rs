@@ -44,6 +44,9 @@ pub enum Error {
     /// A rank has made a gradient that is not finite.
     #[error("a gradient is not finite: {0}")]
     NotFinite(Culprit),
+    /// A rank could not write or read a checkpoint, or it is not one of this model.
+    #[error("a checkpoint: {0}")]
+    Checkpoint(Culprit),
     /// The communicator has other ranks than the one that this state was made for.
     #[error(
         "this state belongs to rank {rank} of {size}, and the communicator is rank {seen_rank} of \

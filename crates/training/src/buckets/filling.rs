@@ -204,7 +204,7 @@ impl Buckets {
     }
 
     /// Notes a failure, after which the ranks may have different states.
-    pub(super) fn unless_failed<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+    pub(crate) fn unless_failed<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         if outcome.is_err() {
             self.phase = Phase::Failed;
         }

@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod buckets;
+mod checkpoints;
+mod data_parallel;
 mod parameters;
 mod ranks;

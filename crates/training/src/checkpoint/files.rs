@@ -1,0 +1,190 @@
+//! The files of checkpoints. A checkpoint is written into a folder with another name, which gets
+//! its own name when all is on the disk: a folder with that name is whole.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::manifest::{Manifest, ShardEntry, hex};
+use super::{Outcome, wrong};
+use crate::model::to_json;
+
+const MANIFEST: &str = "manifest.json";
+const WRITING: &str = ".writing-";
+const REMOVING: &str = ".removing-";
+
+/// A folder of checkpoints. All ranks need the same one, on a file system that they share.
+#[derive(Debug, Clone)]
+pub struct Checkpoints {
+    folder: PathBuf,
+    kept: usize,
+}
+
+impl Checkpoints {
+    /// Checkpoints in this folder, which is made when the first one is written. The two newest are
+    /// kept.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self {
+            folder: folder.into(),
+            kept: 2,
+        }
+    }
+
+    /// Keeps this many, at least one.
+    #[must_use]
+    pub fn keeping(mut self, count: usize) -> Self {
+        self.kept = count.max(1);
+        self
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes the folder for a checkpoint that is being written, and removes what is left of those
+    /// that were never finished.
+    pub(super) fn prepare(&self, step: u64) -> Outcome<()> {
+        let folder = &self.folder;
+        fs::create_dir_all(folder).map_err(|error| wrong(folder, error))?;
+        for name in self.names()? {
+            if name.starts_with(WRITING) || name.starts_with(REMOVING) {
+                let left = folder.join(name);
+                fs::remove_dir_all(&left).map_err(|error| wrong(&left, error))?;
+            }
+        }
+        let writing = self.writing(step);
+        fs::create_dir(&writing).map_err(|error| wrong(&writing, error))
+    }
+
+    pub(super) fn write_shard(&self, step: u64, name: &str, bytes: &[u8]) -> Outcome<()> {
+        let file = self.writing(step).join(name);
+        write_whole(&file, bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => wrong(
+                &file,
+                "rank 0 has made its folder, which is not here: all ranks need the \
+                              same file system",
+            ),
+            _ => wrong(&file, error),
+        })
+    }
+
+    /// Makes a checkpoint of the files that all ranks have written. Returns its name.
+    pub(super) fn finish(&self, step: u64, manifest: &Manifest) -> Outcome<String> {
+        let writing = self.writing(step);
+        let file = writing.join(MANIFEST);
+        write_whole(&file, &to_json(manifest)).map_err(|error| wrong(&file, error))?;
+        let name = self.free_name(step)?;
+        let whole = self.folder.join(&name);
+        let renamed = sync(&writing)
+            .and_then(|()| fs::rename(&writing, &whole))
+            .and_then(|()| sync(&self.folder));
+        renamed.map_err(|error| wrong(&whole, error))?;
+        self.prune()?;
+        Ok(name)
+    }
+
+    /// The name of the newest checkpoint.
+    pub(super) fn newest(&self) -> Outcome<Option<String>> {
+        Ok(self.whole()?.pop().map(|(_, name)| name))
+    }
+
+    fn writing(&self, step: u64) -> PathBuf {
+        self.folder.join(format!("{WRITING}{step}"))
+    }
+
+    /// The names of checkpoints, with step and number, the oldest first.
+    fn whole(&self) -> Outcome<Vec<((u64, u64), String)>> {
+        let names = self.names()?.into_iter();
+        let whole = names.filter_map(|name| Some((order(&name)?, name)));
+        let mut whole: Vec<_> = whole.collect();
+        whole.sort();
+        Ok(whole)
+    }
+
+    /// A name for a checkpoint of this step. There may be one from before a restart, which stays
+    /// until the new one is there.
+    fn free_name(&self, step: u64) -> Outcome<String> {
+        let whole = self.whole()?.into_iter();
+        let numbers = whole.filter_map(|((of, number), _)| (of == step).then_some(number));
+        let number = numbers.max().map_or(0, |last| last + 1);
+        Ok(format!("step-{step}-{number}"))
+    }
+
+    fn prune(&self) -> Outcome<()> {
+        let whole = self.whole()?;
+        let old = whole.len().saturating_sub(self.kept);
+        for (_, name) in &whole[..old] {
+            let (from, to) = (
+                self.folder.join(name),
+                self.folder.join(format!("{REMOVING}{name}")),
+            );
+            let removed = fs::rename(&from, &to).and_then(|()| fs::remove_dir_all(&to));
+            removed.map_err(|error| wrong(&from, error))?;
+        }
+        Ok(())
+    }
+
+    /// What is in the folder; nothing if it does not exist.
+    fn names(&self) -> Outcome<Vec<String>> {
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries,
+        };
+        let names = entries.and_then(|entries| {
+            let name = |entry: io::Result<fs::DirEntry>| {
+                entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+            };
+            entries.map(name).collect::<io::Result<Vec<_>>>()
+        });
+        names.map_err(|error| wrong(&self.folder, error))
+    }
+}
+
+/// The step and number in a checkpoint's name.
+fn order(name: &str) -> Option<(u64, u64)> {
+    let (step, number) = name.strip_prefix("step-")?.split_once('-')?;
+    Some((step.parse().ok()?, number.parse().ok()?))
+}
+
+/// Reads and checks the manifest of a checkpoint. Returns its path, too.
+pub(super) fn read_manifest(folder: &Path) -> Outcome<(PathBuf, Manifest)> {
+    let file = folder.join(MANIFEST);
+    let bytes = fs::read(&file).map_err(|error| wrong(&file, error))?;
+    let manifest = Manifest::parse(&bytes).map_err(|problem| wrong(&file, problem))?;
+    Ok((file, manifest))
+}
+
+/// Reads a shard, and checks that it is the one that was written.
+pub(super) fn read_shard(file: &Path, entry: &ShardEntry) -> Outcome<Vec<u8>> {
+    let bytes = fs::read(file).map_err(|error| wrong(file, error))?;
+    if bytes.len() as u64 != entry.bytes {
+        let problem = format!(
+            "has {} bytes, expected {}: it is truncated or another file",
+            bytes.len(),
+            entry.bytes
+        );
+        return Err(wrong(file, problem));
+    }
+    if hex(&Sha256::digest(&bytes)) != entry.sha256 {
+        return Err(wrong(
+            file,
+            "its hash is not that of what was written: it has changed since",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Writes a file that is on the disk when this returns.
+fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(file)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Puts a folder's entries on the disk.
+fn sync(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}

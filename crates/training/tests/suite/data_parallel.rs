@@ -1,0 +1,188 @@
+//! Whole steps: all ranks keep the same parameters, with the optimizer's state divided or not.
+
+use spark_ccl::{Communicator, DType, bf16};
+use spark_ccl_training::{
+    AdamW, DataParallel, Error, HostTensor, Options, Sgd, Sharing, Values, compare,
+};
+
+use crate::ranks::{error_of_all, numbers, ranks};
+
+/// Lengths of tensors that divide evenly among no number of ranks.
+pub(crate) const LENS: [usize; 5] = [7, 1, 30, 0, 13];
+
+pub(crate) fn parameters() -> Vec<HostTensor> {
+    let tensors = LENS.iter().enumerate().map(|(tensor, &len)| {
+        let values = Values::F32(numbers(len, tensor as u64));
+        HostTensor::new(&format!("tensor {tensor}"), &[len], values).unwrap()
+    });
+    tensors.collect()
+}
+
+pub(crate) fn options(sharing: Sharing) -> Options {
+    Options {
+        bucket_bytes: 80,
+        sharing,
+        ..Options::default()
+    }
+}
+
+/// Trains these steps of `size` ranks with the gradients of 12 samples in each.
+pub(crate) fn train(
+    comm: &Communicator,
+    training: &mut DataParallel<AdamW>,
+    parameters: &mut Vec<HostTensor>,
+    steps: u64,
+) {
+    while training.steps() < steps {
+        for tensor in (0..LENS.len()).rev() {
+            let mut sum = vec![0.0; LENS[tensor]];
+            for sample in (comm.rank()..12).step_by(comm.size()) {
+                let seed = training.steps() * 1000 + sample as u64 * 10 + tensor as u64;
+                let gradient = numbers(sum.len(), seed);
+                // The more ranks, the fewer samples has each; sums are exact.
+                let factor = comm.size() as f32;
+                sum.iter_mut()
+                    .zip(gradient)
+                    .for_each(|(sum, it)| *sum += it * factor);
+            }
+            training.ready(comm, tensor, &sum).unwrap();
+        }
+        training.step(comm, parameters).unwrap();
+    }
+}
+
+/// The parameters after these steps.
+fn trained(size: usize, sharing: Sharing, steps: u64) -> Vec<HostTensor> {
+    let mut all = ranks(size, |comm| {
+        let mut own = parameters();
+        let optimizer = AdamW::new(0.05);
+        let mut training = DataParallel::new(comm, &mut own, optimizer, options(sharing)).unwrap();
+        train(comm, &mut training, &mut own, steps);
+        compare(comm, &own).unwrap();
+        own
+    });
+    all.swap_remove(0)
+}
+
+pub(crate) fn assert_close(seen: &[HostTensor], expected: &[HostTensor]) {
+    for (seen, expected) in seen.iter().zip(expected) {
+        let numbers = [seen, expected].map(|it| it.values.get::<f32>().unwrap());
+        let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5 * a.abs().max(1.0);
+        assert!(
+            numbers[0].iter().zip(numbers[1]).all(is_close),
+            "{seen:?}, not {expected:?}"
+        );
+    }
+}
+
+#[test]
+fn any_number_of_ranks_trains_the_same_with_and_without_shares() {
+    let alone = trained(1, Sharing::Replicated, 6);
+    assert_ne!(alone, parameters());
+    for size in [1, 2, 3, 4] {
+        for sharing in [Sharing::Replicated, Sharing::Sharded] {
+            assert_close(&trained(size, sharing, 6), &alone);
+        }
+    }
+}
+
+#[test]
+fn a_rank_has_its_share_of_the_state_only() {
+    ranks(4, |comm| {
+        let memory = |sharing| {
+            let mut own = vec![
+                HostTensor::new("a", &[1000], Values::F32(vec![0.0; 1000])).unwrap(),
+                HostTensor::new("b", &[999], Values::F32(vec![0.0; 999])).unwrap(),
+            ];
+            let optimizer = AdamW::new(0.1);
+            let training = DataParallel::new(comm, &mut own, optimizer, options(sharing)).unwrap();
+            training.memory()
+        };
+        let (whole, share) = (memory(Sharing::Replicated), memory(Sharing::Sharded));
+        // Parameters, means and mean squares in f32.
+        assert_eq!((whole.state, whole.whole_state), (1999 * 12, 1999 * 12));
+        assert_eq!(share.whole_state, whole.state);
+        let last = if comm.rank() == 3 { 499 } else { 500 };
+        assert_eq!(share.state, last * 12);
+        assert_eq!(whole.parameters, 1999 * 4);
+    });
+}
+
+#[test]
+fn parameters_of_16_bits_have_their_state_in_f32() {
+    for (sharing, in_f32) in [
+        (Sharing::Replicated, false),
+        (Sharing::Sharded, false),
+        (Sharing::Sharded, true),
+    ] {
+        ranks(2, |comm| {
+            let ones = Values::Bf16(vec![bf16::ONE; 5]);
+            let mut own = vec![
+                HostTensor::new("narrow", &[5], ones).unwrap(),
+                HostTensor::new("wide", &[3], Values::F32(vec![1.0; 3])).unwrap(),
+            ];
+            let options = Options {
+                in_f32,
+                ..options(sharing)
+            };
+            let optimizer = Sgd::new(1.0 / 1024.0, 0.0);
+            let mut training = DataParallel::new(comm, &mut own, optimizer, options).unwrap();
+            // A step of 1/1024 is too small for bf16 at 1, but eight are not.
+            for _ in 0..8 {
+                training.ready(comm, 1, &[1.0_f32; 3]).unwrap();
+                training.ready(comm, 0, &[bf16::ONE; 5]).unwrap();
+                training.step(comm, &mut own).unwrap();
+            }
+            let expected = 1.0 - 8.0 / 1024.0;
+            assert_eq!(
+                own[0].values,
+                Values::Bf16(vec![bf16::from_f32(expected); 5])
+            );
+            assert_eq!(own[1].values, Values::F32(vec![expected; 3]));
+        });
+    }
+}
+
+#[test]
+fn a_step_with_a_gradient_that_is_not_finite_changes_nothing() {
+    for sharing in [Sharing::Replicated, Sharing::Sharded] {
+        let results = ranks(2, |comm| {
+            let mut own = parameters();
+            let options = Options {
+                find_non_finite: true,
+                ..options(sharing)
+            };
+            let optimizer = AdamW::new(0.05);
+            let mut training = DataParallel::new(comm, &mut own, optimizer, options).unwrap();
+            let value = if comm.rank() == 1 { f32::INFINITY } else { 1.0 };
+            training.ready(comm, 2, &[value; LENS[2]]).unwrap();
+            let outcome = training.step(comm, &mut own);
+            assert_eq!(own, parameters());
+            training.ready(comm, 2, &[1.0_f32; LENS[2]]).unwrap();
+            training.step(comm, &mut own).unwrap();
+            assert_ne!(own, parameters());
+            compare(comm, &own).unwrap();
+            outcome
+        });
+        let text = error_of_all(&results);
+        assert!(
+            text.contains("rank 1") && text.contains("\"tensor 2\": element 0"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn parameters_that_f32_cannot_hold_are_refused() {
+    let comm = Communicator::local(1).unwrap().remove(0);
+    let mut own = vec![HostTensor::new("x", &[1], Values::F64(vec![0.5])).unwrap()];
+    let outcome = DataParallel::new(&comm, &mut own, AdamW::new(0.1), Options::default());
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Invalid { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("\"x\" is {}", DType::F64)),
+        "{error}"
+    );
+}
