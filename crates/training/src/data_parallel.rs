@@ -105,6 +105,15 @@ impl<O: Optimizer> DataParallel<O> {
         self.buckets.steps()
     }
 
+    /// As [`Buckets::set_steps`]: with the number of the program's own loop, a rank that skips a
+    /// step is named in an error.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_steps(&mut self, steps: u64) -> Result<(), Error> {
+        self.buckets.set_steps(steps)
+    }
+
     /// The optimizer, for instance to change its rate: alike on all ranks, between steps.
     pub fn optimizer_mut(&mut self) -> &mut O {
         &mut self.optimizer

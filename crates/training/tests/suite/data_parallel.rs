@@ -1,8 +1,8 @@
 //! Whole steps: all ranks keep the same parameters, with the optimizer's state divided or not.
 
-use spark_ccl::{Communicator, DType, bf16};
+use spark_ccl::{Communicator, DType, Fault, bf16};
 use spark_ccl_training::{
-    AdamW, DataParallel, Error, HostTensor, Options, Sgd, Sharing, Values, compare,
+    AdamW, Checkpoints, DataParallel, Error, HostTensor, Options, Sgd, Sharing, Values, compare,
 };
 
 use crate::ranks::{error_of_all, numbers, ranks};
@@ -170,6 +170,60 @@ fn a_step_with_a_gradient_that_is_not_finite_changes_nothing() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn a_rank_that_skips_a_step_is_named() {
+    let results = ranks(3, |comm| {
+        let mut own = parameters();
+        let optimizer = AdamW::new(0.05);
+        let options = options(Sharing::Sharded);
+        let mut training = DataParallel::new(comm, &mut own, optimizer, options)?;
+        for step in 0..4 {
+            if (comm.rank(), step) == (1, 2) {
+                continue;
+            }
+            training.set_steps(step)?;
+            training.ready(comm, 0, &[1.0_f32; LENS[0]])?;
+            training.step(comm, &mut own)?;
+        }
+        Ok::<_, Error>(())
+    });
+    let text = error_of_all(&results);
+    assert!(
+        text.contains("rank 1") && text.contains("ends step 4, but expected 3"),
+        "{text}"
+    );
+}
+
+/// What the survivors of a fault have may differ, so it is not used again.
+#[test]
+fn state_is_refused_after_a_failed_call() {
+    ranks(2, |comm| {
+        let mut own = parameters();
+        let optimizer = AdamW::new(0.05);
+        let options = options(Sharing::Sharded);
+        let mut training = DataParallel::new(comm, &mut own, optimizer, options).unwrap();
+        // Both have got here when rank 1 passes it; rank 0 may hear of the abort in it.
+        let _ = comm.barrier().run();
+        if comm.rank() == 1 {
+            comm.abort("a test");
+        }
+        let error = training.step(comm, &mut own).unwrap_err();
+        assert!(
+            matches!(error.fault(), Some(Fault::Aborted { .. })),
+            "{error}"
+        );
+        let again = comm.recover().unwrap();
+        let error = training.ready(&again, 0, &[1.0_f32; LENS[0]]).unwrap_err();
+        assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let error = training
+            .save(&again, &Checkpoints::new(folder.path()), None)
+            .unwrap_err();
+        assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+        again.finalize().unwrap();
+    });
 }
 
 #[test]
