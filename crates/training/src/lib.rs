@@ -40,3 +40,12 @@ pub use plan::{Bucket, Part, Plan, Readiness};
 pub use sampler::{Batch, LastBatch, Sampler};
 pub use timeline::StepTimes;
 pub use values::{Number, Values};
+
+/// The programs of the documents, compiled and run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/training.md")]
+mod guide {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}

@@ -6,3 +6,4 @@ mod checkpoints;
 mod data_parallel;
 mod parameters;
 mod ranks;
+mod train;

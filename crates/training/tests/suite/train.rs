@@ -1,0 +1,234 @@
+//! The example `train` as processes: the same losses by any number of ranks, also when ranks are
+//! killed, and also while they write a checkpoint.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use spark_ccl::{Communicator, rank_variables};
+use spark_ccl_testing::{scramble, seed};
+
+/// The time limit of everything that is not a test's subject.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Small enough for tests.
+const SMALL: [&str; 5] = ["width=16", "context=16", "layers=1", "batch=8", "every=1"];
+
+fn command(arguments: &[&str]) -> Command {
+    // This test is in target/profile/deps; cargo builds the examples beside that folder.
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let mut command = Command::new(profile.join("examples/train"));
+    for (name, _) in std::env::vars() {
+        if name.starts_with("SPARK_CCL_") {
+            command.env_remove(name);
+        }
+    }
+    // So that the test ends, whatever goes wrong.
+    command.env("SPARK_CCL_TIMEOUT", "60");
+    command.args(SMALL).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A text of its own: documents change.
+fn text(folder: &Path) -> String {
+    let file = folder.join("text");
+    let words = [
+        "ranks ",
+        "reduce ",
+        "gradients ",
+        "in ",
+        "buckets.\n",
+        "A ",
+        "sum ",
+    ];
+    let text = (0..2000).map(|it| words[(scramble(1, it) % 7) as usize]);
+    std::fs::write(&file, text.collect::<String>()).unwrap();
+    format!("text={}", file.display())
+}
+
+/// What ends with success printed.
+fn printed(output: Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The losses in the lines of progress, by step; of a step that was repeated, the last one.
+fn losses(text: &str) -> Vec<f64> {
+    let mut losses = Vec::new();
+    for line in text.lines() {
+        let Some((step, rest)) = line
+            .strip_prefix("step ")
+            .and_then(|it| it.split_once(": loss "))
+        else {
+            continue;
+        };
+        let step: usize = step.parse().unwrap();
+        let loss: f64 = rest.split(',').next().unwrap().parse().unwrap();
+        losses.resize(step.max(losses.len()), f64::NAN);
+        losses[step - 1] = loss;
+    }
+    losses
+}
+
+fn assert_alike(seen: &[f64], expected: &[f64]) {
+    assert_eq!(seen.len(), expected.len());
+    for (step, (seen, expected)) in seen.iter().zip(expected).enumerate() {
+        // What a rank that was killed had not printed is missing.
+        let is_alike = seen.is_nan() || (seen - expected).abs() <= 1e-5 * expected;
+        assert!(is_alike, "step {}: {seen}, not {expected}", step + 1);
+    }
+}
+
+#[test]
+fn the_losses_do_not_depend_on_ranks_and_shares() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = text(folder.path());
+    let run = |ranks: &str, sharded: &str| {
+        let arguments = ["steps=200", &text, ranks, sharded];
+        let printed = printed(command(&arguments).output().unwrap());
+        assert!(
+            printed.contains("samples/s") && printed.contains("% exposed"),
+            "{printed}"
+        );
+        losses(&printed)
+    };
+    let alone = run("ranks=1", "sharded=0");
+    assert_eq!(alone.len(), 200);
+    assert!(
+        alone[199] < alone[0] * 0.7,
+        "{} became {}",
+        alone[0],
+        alone[199]
+    );
+    for ranks in ["ranks=1", "ranks=2", "ranks=4"] {
+        for sharded in ["sharded=0", "sharded=1"] {
+            assert_alike(&run(ranks, sharded), &alone);
+        }
+    }
+}
+
+/// The losses of one rank that nothing happens to.
+fn alone(arguments: &[&str]) -> Vec<f64> {
+    let output = command(arguments).arg("ranks=1").output().unwrap();
+    losses(&printed(output))
+}
+
+/// Ranks as processes that are killed at the end.
+struct Ranks(Vec<Child>);
+
+impl Ranks {
+    fn start(count: usize, arguments: &[&str]) -> Self {
+        let id = Communicator::builder().unique_id().unwrap();
+        let ranks = (0..count).map(|rank| {
+            let mut command = command(arguments);
+            command
+                .envs(rank_variables(&id, rank, count))
+                .spawn()
+                .unwrap()
+        });
+        Self(ranks.collect())
+    }
+
+    /// Kills one, and returns the outputs of the others.
+    fn kill(mut self, rank: usize) -> Vec<Output> {
+        let mut victim = self.0.remove(rank);
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        self.outputs()
+    }
+
+    /// Their outputs when they have ended.
+    fn outputs(mut self) -> Vec<Output> {
+        let ranks = std::mem::take(&mut self.0).into_iter();
+        ranks.map(|it| it.wait_with_output().unwrap()).collect()
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until this is so, or the watchdog's time has passed.
+fn wait_until(mut is_so: impl FnMut() -> bool, what: &str) {
+    let deadline = Instant::now() + WATCHDOG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// The names in a folder that begin like this.
+fn names(folder: &Path, begin: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.map(|it| it.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(begin)).collect()
+}
+
+#[test]
+fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = text(folder.path());
+    let arguments = ["steps=200", &text, "sharded=1"];
+    let alone = alone(&arguments);
+    for round in 0..3 {
+        let checkpoints = folder.path().join(round.to_string());
+        let at = format!("folder={}", checkpoints.display());
+        let ranks = Ranks::start(3, &[&arguments[..], &[&at]].concat());
+        let step = 5 + scramble(seed(), round) % 20;
+        let begins = format!("step-{step}-");
+        wait_until(|| !names(&checkpoints, &begins).is_empty(), "no checkpoint");
+        let outputs = ranks.kill(2);
+        assert!(
+            outputs.iter().all(|output| output.status.success()),
+            "{outputs:?}"
+        );
+        let [said, printed] = [&outputs[0].stderr, &outputs[0].stdout]
+            .map(|it| String::from_utf8_lossy(it).into_owned());
+        assert!(
+            said.contains("rank 2") && said.contains("going on"),
+            "{said}"
+        );
+        assert!(printed.contains("2 ranks, "), "{printed}");
+        assert_alike(&losses(&printed), &alone);
+    }
+}
+
+/// All ranks are killed while a checkpoint is being written; started again, they go on from the one
+/// before it, to the same end.
+#[test]
+fn no_checkpoint_is_half_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = text(folder.path());
+    let arguments = ["steps=120", &text, "sharded=1"];
+    let alone = alone(&arguments);
+    let checkpoints = folder.path().join("checkpoints");
+    let at = format!("folder={}", checkpoints.display());
+    let with_folder = [&arguments[..], &[&at]].concat();
+    let (seed, mut half) = (seed(), 0);
+    for kill in 0..20 {
+        // So that what is seen is being written now.
+        for left in names(&checkpoints, ".writing-") {
+            std::fs::remove_dir_all(checkpoints.join(left)).unwrap();
+        }
+        let ranks = Ranks::start(2, &with_folder);
+        wait_until(
+            || !names(&checkpoints, ".writing-").is_empty(),
+            "nothing is written",
+        );
+        std::thread::sleep(Duration::from_micros(scramble(seed, kill) % 3000));
+        drop(ranks);
+        half += usize::from(!names(&checkpoints, ".writing-").is_empty());
+    }
+    println!("{half} of 20 kills have left a checkpoint that is not whole");
+    let outputs = Ranks::start(2, &with_folder).outputs();
+    let printed = printed(outputs.into_iter().next().unwrap());
+    assert_alike(&losses(&printed), &alone);
+}
