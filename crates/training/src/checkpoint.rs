@@ -275,3 +275,44 @@ impl Loading {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl::DType;
+
+    use super::*;
+    use crate::model::TensorInfo;
+
+    /// Whether shards with these parts of a tensor of four elements are whole.
+    fn check(seen: &[(usize, usize)]) -> Outcome<()> {
+        let model = Model::new(vec![TensorInfo::new("a", DType::F32, &[4])]).unwrap();
+        let mut loading = Loading {
+            step: 1,
+            sampler: None,
+            parameters: Vec::new(),
+            shares: Vec::new(),
+            seen: vec![seen.iter().map(|&(begin, end)| begin..end).collect()],
+        };
+        loading.check_whole(Path::new("manifest"), &model)
+    }
+
+    #[test]
+    fn shards_must_have_each_element_once() {
+        assert_eq!(check(&[(2, 4), (0, 2)]), Ok(()));
+        for seen in [
+            &[(0, 2)][..],
+            &[(1, 4)],
+            &[(0, 2), (3, 4)],
+            &[(0, 3), (2, 4)],
+            &[],
+        ] {
+            let complaint = check(seen).unwrap_err();
+            let expected = wrong_tensor(
+                Path::new("manifest"),
+                "a",
+                "the shards do not have each of its elements once",
+            );
+            assert_eq!(complaint, expected, "{seen:?}");
+        }
+    }
+}

@@ -3,7 +3,9 @@
 use std::fmt;
 
 /// An error of training. All ranks get the same one, unless a call between them failed.
-#[derive(Debug, thiserror::Error)]
+///
+/// Its `Debug` is its text, too: that is what a `main` which returns the error shows.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call between the ranks failed. After [`spark_ccl::Error::Failed`], make a new communicator
@@ -71,6 +73,12 @@ pub enum Error {
         /// The step that failed.
         step: u64,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {
