@@ -1,0 +1,89 @@
+//! How an example gets its arguments, its model, and its ranks: from a launcher, or as processes
+//! that it starts itself.
+
+#[path = "making.rs"]
+mod making;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use candle_core::Device;
+use spark_ccl::{Communicator, rank_variables};
+use spark_ccl_candle::{Group, builder};
+use tempfile::TempDir;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The number behind an argument such as `--ranks`.
+pub(crate) fn number(name: &str, default: usize) -> Result<usize, Failure> {
+    let Some(text) = text(name)? else {
+        return Ok(default);
+    };
+    let number = text.parse();
+    number.map_err(|_| format!("{name} {text}: not a number").into())
+}
+
+/// The text behind an argument.
+pub(crate) fn text(name: &str) -> Result<Option<String>, Failure> {
+    let mut arguments = std::env::args().skip_while(|it| it != name);
+    match (arguments.next(), arguments.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(text)) => Ok(Some(text)),
+        (Some(_), None) => Err(format!("{name} needs a value").into()),
+    }
+}
+
+/// A folder of Hugging Face's shape.
+pub(crate) struct Model {
+    pub(crate) folder: PathBuf,
+    /// Of a model that is made here; removed at the end.
+    _made: Option<TempDir>,
+}
+
+/// The model of `--model`, or one that each rank makes for itself: then ranks on several hosts need
+/// no common folder.
+pub(crate) fn model() -> Result<Model, Failure> {
+    if let Some(folder) = text("--model")? {
+        let folder = folder.into();
+        return Ok(Model {
+            folder,
+            _made: None,
+        });
+    }
+    let made = tempfile::tempdir()?;
+    making::make(made.path())?;
+    let folder = made.path().to_owned();
+    Ok(Model {
+        folder,
+        _made: Some(made),
+    })
+}
+
+/// Runs `rank` as one of the ranks, or starts `--ranks` processes that do.
+pub(crate) fn run(device: &Device, rank: fn(&Group) -> Result<(), Failure>) -> Result<(), Failure> {
+    if spark_ccl::launcher()?.is_some() {
+        let group = Group::new(builder(device)?.from_env()?);
+        rank(&group)?;
+        return Ok(group.communicator().finalize()?);
+    }
+    let ranks = number("--ranks", 2)?;
+    let id = Communicator::builder().unique_id()?;
+    let mut processes = Vec::new();
+    for rank in 0..ranks {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(std::env::args_os().skip(1));
+        command.envs(rank_variables(&id, rank, ranks));
+        processes.push(command.spawn()?);
+    }
+    let mut failed = Vec::new();
+    for (rank, mut process) in processes.into_iter().enumerate() {
+        let status = process.wait()?;
+        if !status.success() {
+            failed.push(format!("rank {rank}: {status}"));
+        }
+    }
+    if failed.is_empty() {
+        return Ok(());
+    }
+    Err(failed.join(", ").into())
+}
