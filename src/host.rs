@@ -51,6 +51,8 @@ use spark_ccl_transport::LinkError;
 use spark_ccl_transport::Rails;
 use spin_budget::SpinBudget;
 use unread::Refusal;
+#[cfg(feature = "cuda")]
+pub(crate) use watchdog::is_to_be_told;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;

@@ -97,7 +97,7 @@ impl<B> DeviceRank<B> {
     /// The fault of a call that takes too long, or needs a call that a rank has left without.
     fn judge(&self, mark: &mut Mark, waited: Duration, limit: Duration) -> Option<Fault> {
         if waited > limit {
-            return Some(self.timed_out(mark.end.calls, waited, Vec::new()));
+            return Some(self.stalled(mark.end.calls, waited));
         }
         let left = (0..self.size as u32).find(|&rank| self.lacks(&mark.end, rank))?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));

@@ -201,7 +201,12 @@ impl<B> DeviceRank<B> {
     }
 
     pub(super) fn raise_timeout(&self, calls: u64, waited: Duration) {
-        self.watch.raise(self.timed_out(calls, waited, Vec::new()));
+        self.watch.raise(self.stalled(calls, waited));
+    }
+
+    /// The fault of a call that has waited for too long, as far as is known by now.
+    pub(super) fn stalled(&self, calls: u64, waited: Duration) -> Fault {
+        self.timed_out(calls, waited, self.watch.awaited_on_device())
     }
 
     pub(super) fn timed_out(&self, calls: u64, waited: Duration, late: Vec<Late>) -> Fault {

@@ -117,7 +117,7 @@ fn still_waits<E: Guarded>(
         if waited > limit.saturating_add(E::GRACE) {
             base.raise_timeout(calls, waited);
         } else if stall.needs_remark(waited) {
-            let so_far = base.timed_out(calls, waited, Vec::new());
+            let so_far = base.stalled(calls, waited);
             let remark = so_far.so_far(limit.saturating_sub(waited));
             if let Some(remark) = remark {
                 spark_ccl_log::remark(&remark);

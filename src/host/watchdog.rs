@@ -76,14 +76,20 @@ pub(super) fn attend(
     Ok(so_far.so_far(active.limit.saturating_sub(waited)))
 }
 
+/// Whether the other ranks are to be told of a wait that has lasted so long; `last` is when they
+/// were told last.
+pub(crate) fn is_to_be_told(last: Option<Instant>, waited: Duration, now: Instant) -> bool {
+    match last {
+        None => waited >= ANNOUNCE_AFTER,
+        Some(last) => now.saturating_duration_since(last) >= ANNOUNCE_EVERY,
+    }
+}
+
 /// Tells the other ranks which operation this is and for whom it waits.
 fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) {
-    let suspicious = active.execution.stall.suspicious.is_some();
-    let due = match active.execution.stall.announced {
-        None => waited >= ANNOUNCE_AFTER || suspicious,
-        Some(last) => now.saturating_duration_since(last) >= ANNOUNCE_EVERY,
-    };
-    if due {
+    let last = active.execution.stall.announced;
+    let is_first = last.is_none() && active.execution.stall.suspicious.is_some();
+    if is_first || is_to_be_told(last, waited, now) {
         active.execution.stall.announced = Some(now);
         if let Some((sequence, words)) = doubtful(active, watch) {
             watch.announce(sequence, words, waiting_for(active));

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use spark_ccl_control::{Answer, Fault, POINT_TO_POINT_MARK, Presence, Standing, Wait};
+use spark_ccl_control::{
+    Answer, DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Presence, Standing, Wait,
+};
 use spark_ccl_status::clock;
 use spark_ccl_status::ras::{
     Communicator, CommunicatorMore, Counts, INTERNAL, Missing, MissingStatus, Rank, RankMore,
@@ -148,6 +150,8 @@ fn rank(
 
 fn reported(wait: &Wait, observed: &Observed) -> ReportedWait {
     let is_message = wait.sequence & POINT_TO_POINT_MARK != 0;
+    let is_on_device = !is_message && wait.sequence & DEVICE_MARK != 0;
+    let place = if is_on_device { " on the device" } else { "" };
     let rank_of = |world| {
         let rank = observed
             .members
@@ -156,8 +160,8 @@ fn reported(wait: &Wait, observed: &Observed) -> ReportedWait {
         Some(rank as u32)
     };
     ReportedWait {
-        sequence: (!is_message).then_some(wait.sequence),
-        call: describe(wait.signature),
+        sequence: (!is_message && !is_on_device).then_some(wait.sequence),
+        call: format!("{}{place}", describe(wait.signature)),
         for_rank: wait.for_rank.and_then(rank_of),
         sec: wait.since.as_secs_f64(),
     }

@@ -18,17 +18,17 @@ use super::{builder, gpus, stream_of};
 use crate::support::Gpus;
 
 const LEN: usize = 1000;
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
 /// Some ranks that are observed, and what is told of them.
-struct Observed {
-    gpus: Gpus,
+pub(crate) struct Observed {
+    pub(crate) gpus: Gpus,
     address: String,
     folder: tempfile::TempDir,
 }
 
 impl Observed {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         Some(Self {
             gpus: gpus(2)?,
             address: format!("127.0.0.1:{}", free_port()),
@@ -36,7 +36,7 @@ impl Observed {
         })
     }
 
-    fn builder(&self) -> Builder {
+    pub(crate) fn builder(&self) -> Builder {
         builder()
             .set("SPARK_CCL_RAS", &self.address)
             .set("SPARK_CCL_RECORD", self.path())
@@ -86,7 +86,7 @@ impl Observed {
         }
     }
 
-    fn try_to_ask(&self) -> Option<Report> {
+    pub(crate) fn try_to_ask(&self) -> Option<Report> {
         let mut stream = TcpStream::connect(&self.address).ok()?;
         stream.set_read_timeout(Some(SOON)).unwrap();
         let words = "CLIENT PROTOCOL 2\nTIMEOUT 1\nSET FORMAT json\nSTATUS\n";

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod announced;
 mod buffers;
 mod by_host;
 mod by_mail;

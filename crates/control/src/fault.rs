@@ -11,7 +11,8 @@ use std::time::Duration;
 pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 
 /// Marks the sequence numbers of calls with device memory, which are counted separately:
-/// `DEVICE_MARK | number`. They are not announced to other ranks.
+/// `DEVICE_MARK | number`. They are announced and not compared, too; those that a GPU's kernels
+/// pass among themselves are not announced.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
 /// The orderly end of a communicator in words. A mismatch of it reads as an end that came too
@@ -241,11 +242,20 @@ pub(crate) fn is_point_to_point(sequence: u64) -> bool {
     sequence & POINT_TO_POINT_MARK != 0
 }
 
+pub(crate) fn is_on_device(sequence: u64) -> bool {
+    !is_point_to_point(sequence) && sequence & DEVICE_MARK != 0
+}
+
+/// Whether it is none of the collectives of host memory, which all ranks number alike.
+pub(crate) fn is_apart(sequence: u64) -> bool {
+    is_point_to_point(sequence) || is_on_device(sequence)
+}
+
 /// An operation's sequence number as error texts show it.
 fn number(sequence: u64) -> String {
     if is_point_to_point(sequence) {
         format!("point-to-point #{}", sequence & !POINT_TO_POINT_MARK)
-    } else if sequence & DEVICE_MARK != 0 {
+    } else if is_on_device(sequence) {
         format!("#{} on the device", sequence & !DEVICE_MARK)
     } else {
         format!("#{sequence}")
@@ -280,7 +290,7 @@ fn mismatch_text(sequence: u64, first: (&Member, &str), second: (&Member, &str))
 }
 
 fn late_text(late: &[Late], sequence: u64, waited: Duration) -> String {
-    let on_devices = sequence & DEVICE_MARK != 0;
+    let on_devices = is_on_device(sequence);
     if on_devices && late.is_empty() {
         return "a rank has not made the same call, or a GPU or the network between them is stuck: \
                 look at what the other processes do, set NCCL_DEBUG=INFO, or raise the timeout"
@@ -296,8 +306,7 @@ fn late_text(late: &[Late], sequence: u64, waited: Duration) -> String {
         .take(MAX_NAMED)
         .map(|late| {
             if on_devices {
-                // Its last operation in host memory says nothing about its kernels.
-                late.rank.to_string()
+                one_late_on_devices(late)
             } else {
                 one_late(late, sequence, waited)
             }
@@ -310,6 +319,20 @@ fn late_text(late: &[Late], sequence: u64, waited: Duration) -> String {
         "it waits for: {}; look at what these processes do, or raise the timeout",
         who.join("; ")
     )
+}
+
+/// A rank's last operation in host memory says nothing about its kernels.
+fn one_late_on_devices(late: &Late) -> String {
+    match &late.last {
+        Some((last, words)) if is_on_device(*last) => {
+            format!(
+                "{}, which waits in operation {} ({words})",
+                late.rank,
+                number(*last)
+            )
+        }
+        _ => late.rank.to_string(),
+    }
 }
 
 /// A live rank answers one that waits, so what came before the wait says nothing about now.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::comparison::Comparison;
-use crate::fault::{ALIVE, is_point_to_point};
+use crate::fault::{ALIVE, is_apart};
 use crate::leave::Leave;
 use crate::standing::{Answer, Wait};
 use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
@@ -126,7 +126,7 @@ impl MemberRecord {
             sequence: progress.sequence,
             signature: progress.signature,
         };
-        let collective = !is_point_to_point(operation.sequence);
+        let collective = !is_apart(operation.sequence);
         if collective && operation.sequence > self.entered.map_or(0, |entered| entered.sequence) {
             self.entered = Some(operation);
         }
@@ -167,7 +167,7 @@ impl MemberRecord {
             sequence,
             signature,
         } = waiting.operation;
-        let is_over = if is_point_to_point(sequence) {
+        let is_over = if is_apart(sequence) {
             now.saturating_duration_since(waiting.at) > ALIVE
         } else {
             sequence <= finished
@@ -197,16 +197,19 @@ impl MemberRecord {
         waiting.map(|waiting| waiting.whom)
     }
 
-    /// The world rank that it waits for in a message.
-    pub(crate) fn awaits_message_of(&self, now: Instant) -> Option<u32> {
-        let wait = self.wait(self.finished, now)?;
-        wait.for_rank.filter(|_| is_point_to_point(wait.sequence))
+    /// The world rank that it waits for in a message or on its device, and in which operation.
+    pub(crate) fn awaits_one(&self, now: Instant) -> Option<(u32, u64)> {
+        let Wait {
+            sequence, for_rank, ..
+        } = self.wait(self.finished, now)?;
+        let rank = for_rank.filter(|_| is_apart(sequence))?;
+        Some((rank, sequence))
     }
 
     /// Collectives that it is known to have entered.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
         let waiting = self.waiting.map(|waiting| waiting.operation);
-        let waiting = waiting.filter(|operation| !is_point_to_point(operation.sequence));
+        let waiting = waiting.filter(|operation| !is_apart(operation.sequence));
         let last = self.left.iter().flat_map(|leave| &leave.calls);
         let last = last.map(|&(sequence, signature)| Operation {
             sequence,

@@ -1,12 +1,14 @@
 //! What this rank knows about the members of one communicator: who waits, who is late, who has
 //! left. It decides what to tell, and does not send.
 
+mod awaited;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::comparison::{Claim, Verdict};
-use crate::fault::{Fault, Late, is_point_to_point};
+use crate::fault::{Fault, Late, is_apart};
 use crate::leave::Leave;
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
@@ -81,7 +83,7 @@ impl Roster {
             sequence: progress.sequence,
             signature: progress.signature,
         };
-        if is_point_to_point(operation.sequence) {
+        if is_apart(operation.sequence) {
             return None;
         }
         let mine = self.view.history.get(operation.sequence)?;
@@ -91,7 +93,7 @@ impl Roster {
     /// Records that a member, perhaps this one, waits. Returns whether to forward that to the
     /// companions.
     pub(crate) fn waits(&mut self, progress: &Progress, now: Instant) -> bool {
-        if progress.waiting.is_none() || is_point_to_point(progress.sequence) {
+        if progress.waiting.is_none() || is_apart(progress.sequence) {
             return false;
         }
         self.inquiries.note(progress.sequence, now);
@@ -268,7 +270,7 @@ impl Roster {
     /// Compares an operation of this rank with what is known about the other members.
     pub(crate) fn inspect(&self, sequence: u64, signature: [u64; 2]) -> Option<Fault> {
         self.schedule_inspection();
-        if is_point_to_point(sequence) {
+        if is_apart(sequence) {
             return None;
         }
         (0..).zip(&self.heard).find_map(|(rank, heard)| {
@@ -456,30 +458,6 @@ impl Roster {
             Some(self.named(rank, last, age))
         })
         .collect()
-    }
-
-    /// The member that `rank` waits for in a message, the one that this member waits for, and so
-    /// on.
-    pub(crate) fn awaited_in_turn(&self, rank: u32, now: Instant) -> Vec<u32> {
-        let mut chain = vec![self.me(), rank];
-        let mut last = rank;
-        // Ends where some wait for each other.
-        while let Some(next) = self
-            .awaited_by(last, now)
-            .filter(|next| !chain.contains(next))
-        {
-            chain.push(next);
-            last = next;
-        }
-        chain.split_off(2)
-    }
-
-    /// The member that `rank` waits for in a message, if it is a companion: the silence of others
-    /// means nothing.
-    fn awaited_by(&self, rank: u32, now: Instant) -> Option<u32> {
-        let world = self.heard.get(rank as usize)?.awaits_message_of(now)?;
-        let awaited = self.view.rank(world);
-        awaited.filter(|awaited| self.companions.contains(awaited))
     }
 
     /// How long ago a member was last heard of, and in which operation it was.

@@ -50,7 +50,7 @@ pub struct Answer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// Its number; marked with [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK) if it is one
-    /// between two ranks.
+    /// between two ranks, and with [`DEVICE_MARK`](crate::DEVICE_MARK) if it is on devices.
     pub sequence: u64,
     /// Its signature.
     pub signature: [u64; 2],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device_calls::DeviceCalls;
-use crate::fault::{Fault, Late, Member, is_point_to_point};
+use crate::fault::{Fault, Late, Member, is_apart};
 use crate::leave::Leave;
 use crate::monitor::Monitor;
 use crate::proposal::Proposal;
@@ -123,7 +123,8 @@ impl Watch {
     /// Call it once an operation has waited for 200 ms, and every second after that. Call it at
     /// once if a message of another operation arrives, so that its sender can say what it called.
     /// The `sequence` of a point-to-point operation is marked with
-    /// [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK).
+    /// [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK), that of a call of device memory with
+    /// [`DEVICE_MARK`](crate::DEVICE_MARK).
     pub fn announce(&self, sequence: u64, signature: [u64; 2], waiting_for: Option<u32>) {
         let world = waiting_for.and_then(|rank| self.view.members.get(rank as usize));
         let waiting = world.map_or(WaitingFor::Anyone, |&world| WaitingFor::Rank(world));
@@ -139,10 +140,7 @@ impl Watch {
     /// Use a window of some seconds: ranks that wait announce it once a second, and the others
     /// answer about as often.
     pub fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
-        debug_assert!(
-            !is_point_to_point(sequence),
-            "its peer is late, nobody else"
-        );
+        debug_assert!(!is_apart(sequence), "who is late, its own rank knows");
         let late = self.monitor.with(|state| {
             let roster = state.roster(self.view.context);
             roster.map(|roster| roster.late(sequence, window, Instant::now()))
@@ -168,8 +166,8 @@ impl Watch {
         })
     }
 
-    /// The same for a rank that this one waits for in a message, for the rank that it waits for in
-    /// a message, and so on: the last of them holds up the others.
+    /// The same for a rank that this one waits for in a message or on its device, for the rank that
+    /// it so waits for, and so on: the last of them holds up the others.
     pub fn awaited(&self, rank: u32) -> Vec<Late> {
         let others = self.monitor.with(|state| {
             let roster = state.roster(self.view.context)?;
@@ -178,6 +176,18 @@ impl Watch {
         let others = others.flatten().unwrap_or_default();
         let chain = std::iter::once(rank).chain(others);
         chain.map(|rank| self.last_seen(rank)).collect()
+    }
+
+    /// The same from the rank on that this one waits for on its device, as it has announced; nobody
+    /// where it has not.
+    pub fn awaited_on_device(&self) -> Vec<Late> {
+        let awaited = self.monitor.with(|state| {
+            let roster = state.roster(self.view.context)?;
+            roster.awaited_on_device(Instant::now())
+        });
+        awaited
+            .flatten()
+            .map_or_else(Vec::new, |rank| self.awaited(rank))
     }
 
     /// Sets what counts this rank's calls by kind, for ranks that ask how far it is. Only the first

@@ -77,6 +77,11 @@ impl Linked {
         self.incoming.packets()
     }
 
+    /// How many slots of a lane have come.
+    pub fn come(&self, lane: usize) -> u64 {
+        self.incoming.come(lane)
+    }
+
     /// The last slot of the peer's first lane, or of its packets, that has come.
     pub fn heard(&self) -> Option<Heard> {
         self.incoming.heard()

@@ -30,7 +30,7 @@ impl KernelEngine {
             gpu::Error::Late { peer, seconds, .. } => {
                 let calls = base.state.try_lock().map(|state| state.calls.count);
                 let waited = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-                let late = vec![base.watch.last_seen(peer as u32)];
+                let late = base.watch.awaited(peer as u32);
                 base.watch
                     .raise(base.timed_out(calls.unwrap_or_default(), waited, late));
             }

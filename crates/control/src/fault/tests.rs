@@ -188,25 +188,32 @@ fn timeouts(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
 
 #[test]
 fn a_timeout_on_devices_names_who_is_late() {
-    let late = Late {
-        rank: member(1, 1),
-        last: Some((4, "barrier".to_string())),
-        age: Some(Duration::from_secs(590)),
-        needs_thread: false,
+    let text = |last| {
+        let late = Late {
+            rank: member(1, 1),
+            last: Some(last),
+            age: Some(Duration::from_secs(590)),
+            needs_thread: false,
+        };
+        let fault = Fault::TimedOut {
+            by: member(0, 0),
+            sequence: DEVICE_MARK | 7,
+            words: "all_reduce".into(),
+            waited: Duration::from_secs(3),
+            late: vec![late],
+        };
+        fault.to_string()
     };
-    let fault = Fault::TimedOut {
-        by: member(0, 0),
-        sequence: DEVICE_MARK | 7,
-        words: "all_reduce".into(),
-        waited: Duration::from_secs(3),
-        late: vec![late],
-    };
-    let text = fault.to_string();
-    assert!(text.contains("#7 on the device"), "{text}");
-    assert!(
-        text.contains("it waits for: rank 1 (host1, pid 11); look"),
-        "{text}"
-    );
+    let waits = ", which waits in operation #6 on the device (broadcast)";
+    for (last, said) in [
+        ((4, "barrier".to_owned()), ""),
+        ((DEVICE_MARK | 6, "broadcast".to_owned()), waits),
+    ] {
+        let text = text(last);
+        assert!(text.contains("#7 on the device"), "{text}");
+        let named = format!("it waits for: rank 1 (host1, pid 11){said}; look");
+        assert!(text.contains(&named), "{text}");
+    }
 }
 
 #[test]

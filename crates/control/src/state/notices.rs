@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::State;
-use crate::fault::is_point_to_point;
+use crate::fault::is_apart;
 use crate::neighbour::Neighbour;
 use crate::outbound::{About, Class, Subject};
 use crate::pace::waits_for;
@@ -113,7 +113,7 @@ impl State {
         self.report_late(now);
     }
 
-    /// Asks the rank that this one waits for in a point-to-point operation to announce its
+    /// Asks the rank that this one waits for in a message or on its device to announce its
     /// progress.
     fn notify_awaited(&mut self, context: u64, whom: u32, notice: &Notice) {
         let Content::Progress(Progress { sequence, .. }) = notice.content else {
@@ -121,7 +121,7 @@ impl State {
         };
         let roster = self.rosters.get(&context);
         let knows = roster.is_none_or(|roster| roster.companions().any(|other| other == whom));
-        if is_point_to_point(sequence) && !knows {
+        if is_apart(sequence) && !knows {
             self.forward(whom, notice);
         }
     }

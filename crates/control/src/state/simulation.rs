@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::fault::{Late, POINT_TO_POINT_MARK};
+use crate::fault::{DEVICE_MARK, Late, POINT_TO_POINT_MARK};
 use crate::topology::neighbours;
 use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
@@ -273,6 +273,45 @@ fn a_chain_of_awaited_messages_is_followed_to_its_end() {
     // A rank in a collective waits for everyone.
     announces(&mut world, 4, 1, 2);
     assert_eq!(chain(&world), [4]);
+}
+
+/// Their numbers and calls have nothing to do with those of host memory.
+#[test]
+fn a_wait_on_a_device_is_told_and_never_compared() {
+    let mut world = World::new(&everyone());
+    for rank in [0, 1, 4] {
+        world.view(rank).history.record(1, CALL);
+    }
+    let on_device = DEVICE_MARK | 1;
+    for (rank, whom) in [(0, 1), (1, 4), (4, 2)] {
+        world.announces(rank, on_device, [9, 9], WaitingFor::Rank(whom));
+        world.settle();
+    }
+    assert!(
+        world
+            .views
+            .iter()
+            .flatten()
+            .all(|view| view.fault().is_none())
+    );
+    let roster = world.states[0].roster(CONTEXT).unwrap();
+    assert_eq!(roster.awaited_on_device(world.now), Some(1));
+    assert_eq!(roster.awaited_in_turn(1, world.now), [4, 2]);
+    let last = roster.last_seen(1, world.now).unwrap().last;
+    assert_eq!(last, Some((on_device, "[9, 9]".to_owned())));
+    // Who waits in a message says nothing of its device.
+    world.announces(0, POINT_TO_POINT_MARK | 1, CALL, WaitingFor::Rank(1));
+    let roster = world.states[0].roster(CONTEXT).unwrap();
+    assert_eq!(roster.awaited_on_device(world.now), None);
+    // In a collective, who waits on its device is not what is late.
+    world.announces(0, 1, CALL, WaitingFor::Rank(1));
+    world.settle();
+    let roster = world.states[0].roster(CONTEXT).unwrap();
+    let late = ranks(&roster.late(1, WINDOW, world.now));
+    assert_eq!(
+        [1, 4, 2].map(|rank| late.contains(&rank)),
+        [false, false, true]
+    );
 }
 
 /// Ranks of a ring come to a halt one after the other, in this call or in the one before.

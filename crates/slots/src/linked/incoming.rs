@@ -66,6 +66,12 @@ impl Incoming {
         self.packets
     }
 
+    /// How many slots of a lane have come, all of them.
+    pub(super) fn come(&self, lane: usize) -> u64 {
+        let is_coming = self.coming.is_some_and(|coming| coming.slot.lane == lane);
+        self.begun[lane] - u64::from(is_coming)
+    }
+
     pub(super) fn credit(&self, lane: usize) -> u64 {
         self.credits[lane]
     }

@@ -8,6 +8,7 @@ use spark_ccl_transport::{Geometry, LinkRx, LinkTx, shm, tcp};
 use super::tag::{MOST_LANES, Tag};
 use super::*;
 use crate::conformance::{End, fill, plain, take};
+use crate::layout::{CREDIT, HEAD};
 use crate::{Counter, Proxy, Shape};
 
 type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
@@ -161,6 +162,21 @@ fn packets_that_do_not_fit_are_an_error() {
         assert_eq!(to.packets(), calls - 1);
         let said = said.unwrap().to_string();
         assert!(said.contains(part), "{said}");
+    }
+}
+
+#[test]
+fn a_slot_has_come_when_all_of_its_messages_have() {
+    let [(mut tx, _rx), halves] = memory();
+    let mut to = carrier_of(halves, SMALL.slot_bytes, plain(shape()), plain(shape())).unwrap();
+    let (slot, payload) = (Slot { lane: 1, number: 1 }, 200);
+    let tag = Tag::Slot { slot, payload }.word();
+    let all = HEAD - CREDIT + payload;
+    for (part, come) in [(SMALL.slot_bytes, 0), (all - SMALL.slot_bytes, 1)] {
+        tx.reserve(part).unwrap().unwrap().fill(0);
+        tx.commit(part, tag).unwrap();
+        assert_eq!(to.completed(), Ok(None));
+        assert_eq!([0, 1].map(|lane| to.come(lane)), [0, come]);
     }
 }
 

@@ -135,7 +135,8 @@ pub struct RankMore {
 /// The call in which a rank waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Wait {
-    /// The number of the collective; `None` for a message, which has a number of its own.
+    /// The number of the collective; `None` for a message or a call on devices, which are numbered
+    /// apart.
     pub sequence: Option<u64>,
     /// The call.
     pub call: String,

@@ -8,6 +8,7 @@ mod operations;
 mod places;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use messages::Messages;
 use operations::Operations;
@@ -88,6 +89,13 @@ impl Course {
         let landed = self.land_failed();
         self.let_go();
         landed
+    }
+
+    /// Tells the other ranks of calls by slots that wait, as the host engine does of pieces.
+    pub(super) fn announce(&mut self, now: Instant) {
+        if let Some(exchange) = self.exchange.as_mut().filter(|_| !self.has_failed) {
+            exchange.announce(now, &self.operations.begun(), &self.parent);
+        }
     }
 
     /// Whether it is over: nothing uses the stage on its account any more.

@@ -2,12 +2,15 @@
 //! of its own to each.
 
 mod peer;
+mod stall;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
 use spark_ccl_gpu::{Calls, Rung, Slots, Stage};
+use stall::Stall;
 
 use crate::api::communicator::Communicator;
 use crate::task::names::describe;
@@ -28,6 +31,7 @@ pub(super) struct Exchange {
     /// How many calls have begun another way, and how many by slots before the last of them.
     others: u64,
     before: u64,
+    stall: Stall,
 }
 
 impl Exchange {
@@ -48,6 +52,7 @@ impl Exchange {
             slots: Arc::clone(slots),
             others: 0,
             before: 0,
+            stall: Stall::new(),
         }
     }
 
@@ -63,6 +68,29 @@ impl Exchange {
             moved |= peer.advance(carrier, others);
         }
         moved
+    }
+
+    /// Tells the other ranks, where a call does not progress, for whom it waits.
+    pub(super) fn announce(&mut self, now: Instant, others: &Others, parent: &Watch) {
+        let calls = self.slots.calls();
+        if calls.begun == calls.ended {
+            return;
+        }
+        if self
+            .stall
+            .is_to_be_told([calls.begun, self.slots.passed()], now)
+        {
+            let sequence = DEVICE_MARK | (others.begun + calls.begun);
+            parent.announce(sequence, calls.words, self.late());
+        }
+    }
+
+    /// The peer that a call waits for: one that has sent nothing more, or else one that takes
+    /// nothing more.
+    fn late(&self) -> Option<u32> {
+        let open = || self.peers.iter().filter(|peer| !peer.is_met());
+        let late = open().find(|peer| peer.owes()).or_else(|| open().next());
+        late.map(|peer| peer.rank() as u32)
     }
 
     /// The fault of a peer with which a call cannot be done.

@@ -20,6 +20,8 @@ const YIELD: Duration = Duration::from_millis(20);
 const NAP: Duration = Duration::from_micros(50);
 /// The longest of these sleeps, which grow: a graph that was captured may never be launched again.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// How often it looks for calls that wait, of which others are to be told.
+const WATCH: Duration = Duration::from_millis(50);
 /// How many times it looks at everything before it reads the clock.
 const LOOKS: u32 = 16;
 
@@ -86,6 +88,7 @@ impl Proxy {
     fn run(&self) {
         let mut courses = Vec::new();
         let mut last = Instant::now();
+        let mut watched = last;
         while self.take_news(&mut courses) {
             // In turns with what else there is to do, since one communicator alone can move all the
             // time.
@@ -96,7 +99,14 @@ impl Proxy {
             if courses.is_empty() {
                 continue;
             }
-            let idle = last.elapsed();
+            let now = Instant::now();
+            if now.saturating_duration_since(watched) >= WATCH {
+                watched = now;
+                for course in &mut courses {
+                    course.announce(now);
+                }
+            }
+            let idle = now.saturating_duration_since(last);
             if !courses.iter().any(Course::expects) {
                 self.sleep(None);
             } else if idle > YIELD {

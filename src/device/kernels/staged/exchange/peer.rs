@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
-use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Proxy};
+use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Progress, Proxy};
 
 use super::Others;
 use crate::api::communicator::Communicator;
@@ -164,6 +164,18 @@ impl Peer {
                 let [published, wanted] = [self.published(lane.lane), self.wanted(lane.lane)];
                 lane.credit == published && lane.consumed == wanted
             })
+    }
+
+    /// Whether calls wait for slots that the peer has not sent.
+    pub(super) fn owes(&self) -> bool {
+        let Some(proxy) = &self.proxy else {
+            return self.is_used();
+        };
+        let carrier = proxy.carrier();
+        let lacks = |lane: Progress| {
+            lane.consumed < self.wanted(lane.lane) && carrier.come(lane.lane) <= lane.consumed
+        };
+        carrier.packets() < self.packets_wanted() || proxy.progress().any(lacks)
     }
 
     /// Whether a call has needed the peer.

@@ -1,0 +1,35 @@
+//! Since when a call does not progress, and when others were told.
+
+use std::time::Instant;
+
+use crate::host::is_to_be_told;
+
+pub(super) struct Stall {
+    seen: [u64; 2],
+    since: Instant,
+    told: Option<Instant>,
+}
+
+impl Stall {
+    pub(super) fn new() -> Self {
+        Self {
+            seen: [0; 2],
+            since: Instant::now(),
+            told: None,
+        }
+    }
+
+    /// Whether the others are to be told now, of which it takes note. `seen` changes with each
+    /// progress.
+    pub(super) fn is_to_be_told(&mut self, seen: [u64; 2], now: Instant) -> bool {
+        if self.seen != seen {
+            (self.seen, self.since, self.told) = (seen, now, None);
+        }
+        let waited = now.saturating_duration_since(self.since);
+        let is_due = is_to_be_told(self.told, waited, now);
+        if is_due {
+            self.told = Some(now);
+        }
+        is_due
+    }
+}
