@@ -174,6 +174,49 @@ fn without_memory_for_slots() {
     });
 }
 
+/// The number before these words in what a communicator says of its way.
+fn said(comm: &Communicator, words: &str) -> usize {
+    let said = comm.device_path().unwrap();
+    let number = said.split(words).next().unwrap().rsplit(' ').next();
+    number.unwrap().parse().unwrap()
+}
+
+/// The rank that allows the least decides: two slots for each lane, one, or none.
+#[test]
+fn memory_for_slots_is_as_little_as_any_rank_allows() {
+    /// What is not for data.
+    const MORE: usize = 256 << 10;
+    let Some(gpus) = gpus(2) else { return };
+    let count = gpus.count;
+    let lanes = gpus.each(&builder(), |comm| said(&comm, " CTA").min(8))[0];
+    let one = 2 * lanes * (64 << 10);
+    for (limits, most) in [
+        ([8 << 20, 2 * one], 2 * one),
+        ([one, one], one),
+        ([one - 1, 8 << 20], 0),
+    ] {
+        let same = apart().set("SPARK_CCL_GPU_PROTOCOL", "slots");
+        let id = &same.unique_id().unwrap();
+        std::thread::scope(|scope| {
+            for rank in 0..count {
+                let limit = limits[usize::from(rank > 0)].to_string();
+                let builder = same.clone().set("SPARK_CCL_GPU_SLOTS", &limit);
+                scope.spawn(move || {
+                    let comm = builder.connect(id, rank, count).unwrap();
+                    let (pinned, peers) = (said(&comm, " for slots"), count - 1);
+                    let more = if most > 0 { MORE } else { 0 };
+                    let expected = peers * most..=peers * (most + more);
+                    assert!(expected.contains(&pinned), "{limits:?}: {pinned}");
+                    for len in [1, LEN] {
+                        at_once_and_in_graphs(&comm, len);
+                    }
+                    comm.finalize().unwrap();
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn ranks_that_do_not_all_share_memory_are_named() {
     let Some(gpus) = gpus(2) else { return };

@@ -8,6 +8,7 @@ use crate::reader::Reader;
 /// More than any host has.
 const MAX_DEVICE: usize = 1023;
 const MOST_SET_ASIDE: usize = 256 << 20;
+const MOST_IN_SLOTS: usize = 8 << 20;
 
 /// How device memory is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub struct Gpu {
     /// How many bytes of dropped pinned memory may wait to be freed, per GPU, before no more is
     /// allocated.
     pub most_set_aside: usize,
+    /// How many bytes of pinned memory slots take for data to and from each other rank. Ranks agree
+    /// on the least by themselves.
+    pub most_in_slots: usize,
 }
 
 impl Default for Gpu {
@@ -35,6 +39,7 @@ impl Default for Gpu {
             protocol: GpuProtocol::default(),
             pinned: false,
             most_set_aside: MOST_SET_ASIDE,
+            most_in_slots: MOST_IN_SLOTS,
         }
     }
 }
@@ -43,14 +48,16 @@ impl Gpu {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
         let names = &["SPARK_CCL_GPU_PROTOCOL"];
         let protocol = reader.parsed(names, GpuProtocol::EXPECTED, GpuProtocol::parse)?;
-        let names = &["SPARK_CCL_GPU_SET_ASIDE"];
-        let most_set_aside = reader.parsed(names, "a number of bytes", parse::bytes)?;
+        let mut bytes = |name| reader.parsed(&[name], "a number of bytes", parse::bytes);
+        let most_set_aside = bytes("SPARK_CCL_GPU_SET_ASIDE")?;
+        let most_in_slots = bytes("SPARK_CCL_GPU_SLOTS")?;
         Ok(Self {
             own_device: reader.number(&["SPARK_CCL_DEVICE"], 0..=MAX_DEVICE)?,
             may_be_shared: reader.boolean("SPARK_CCL_SHARE_GPU")?.unwrap_or_default(),
             protocol: protocol.unwrap_or_default(),
             pinned: reader.boolean("SPARK_CCL_GPU_PINNED")?.unwrap_or_default(),
             most_set_aside: most_set_aside.unwrap_or(MOST_SET_ASIDE),
+            most_in_slots: most_in_slots.unwrap_or(MOST_IN_SLOTS),
         })
     }
 }

@@ -34,7 +34,7 @@ fn nothing_set_is_the_default() {
     );
 }
 
-const EVERYTHING: [(&str, &str); 29] = [
+const EVERYTHING: [(&str, &str); 30] = [
     ("SPARK_CCL_TIMEOUT", "1.5"),
     ("SPARK_CCL_INIT_TIMEOUT", "7"),
     ("SPARK_CCL_LOST_AFTER", "15"),
@@ -49,6 +49,7 @@ const EVERYTHING: [(&str, &str); 29] = [
     ("SPARK_CCL_GPU_PROTOCOL", "packets"),
     ("SPARK_CCL_GPU_PINNED", "1"),
     ("SPARK_CCL_GPU_SET_ASIDE", "3M"),
+    ("SPARK_CCL_GPU_SLOTS", "2M"),
     ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
     ("SPARK_CCL_NCCL_BLOCKING", "0"),
     ("SPARK_CCL_ALGO", "ring"),
@@ -105,9 +106,12 @@ fn everything_can_be_set() {
     assert!(s.gpu.may_be_shared);
     assert_eq!(s.gpu.protocol, GpuProtocol::Packets);
     assert!(s.gpu.pinned);
-    assert_eq!(s.gpu.most_set_aside, 3 << 20);
+    assert_eq!(
+        (s.gpu.most_set_aside, s.gpu.most_in_slots),
+        (3 << 20, 2 << 20)
+    );
     assert_eq!(s.gpu.own_device, Some(3));
-    assert_eq!(s.origins().len(), 28);
+    assert_eq!(s.origins().len(), 29);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
@@ -282,6 +286,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ),
         ("SPARK_CCL_GPU_PINNED", "2", "0 or 1"),
         ("SPARK_CCL_GPU_SET_ASIDE", "much", "a number of bytes"),
+        ("SPARK_CCL_GPU_SLOTS", "few", "a number of bytes"),
         ("NCCL_IB_DISABLE", "2", "0 or 1"),
         ("NCCL_IB_HCA", "^", "mlx5_0:1"),
         ("NCCL_IB_HCA", "mlx5_0:x", "mlx5_0:1"),
@@ -434,6 +439,7 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_GPU_PROTOCOL", "packets"),
         ("SPARK_CCL_GPU_PINNED", "1"),
         ("SPARK_CCL_GPU_SET_ASIDE", "1"),
+        ("SPARK_CCL_GPU_SLOTS", "1"),
         ("SPARK_CCL_DEVICE", "1"),
         ("SPARK_CCL_TUNING", "/a/file"),
         // Ranks may use different ports.

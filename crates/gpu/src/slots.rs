@@ -112,11 +112,17 @@ impl Slots {
         (2..=MAX_RANKS).contains(&ranks)
     }
 
+    /// The depth of lanes, up to 8, whose slots for data to and from another rank take no more than
+    /// so many bytes; 0 where there is no room for any.
+    pub fn depth_within(bytes: usize, ctas: u32) -> usize {
+        (bytes / (2 * lanes(ctas) * PAYLOAD)).min(DEPTH)
+    }
+
     /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. The rank's
     /// other operations go through `stage`: both together have one order, which ranks compare.
-    /// Operations take up to `ctas` CTAs, never more than 8. Slots have at least `least` bytes,
-    /// unless the call is shorter. All ranks must have the same values of both. The patience is
-    /// 30 s.
+    /// Operations take up to `ctas` CTAs, never more than 8, with lanes of this depth. Slots have
+    /// at least `least` bytes, unless the call is shorter. All ranks must have the same values of
+    /// these. The patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -124,10 +130,11 @@ impl Slots {
         context: &Arc<CudaContext>,
         stage: &Arc<Stage>,
         ctas: u32,
+        depth: usize,
         least: u64,
     ) -> Result<Self, Error> {
         let (rank, ranks) = (stage.rank(), stage.ranks());
-        let shape = Shape::new(ctas.clamp(1, LANES) as usize, DEPTH, PAYLOAD)?;
+        let shape = Shape::new(lanes(ctas), depth, PAYLOAD)?;
         let passed = (ranks * shape.lanes() + 1) * size_of::<Passed>();
         let state = STATE_BYTES + ranks * size_of::<Boxes>();
         let block = DeviceBlock::zeroed(context, state + passed)?;
@@ -398,6 +405,10 @@ impl Settles for Parts {
         self.mailbox.abort();
         Ok(self.state.settle()?)
     }
+}
+
+fn lanes(ctas: u32) -> usize {
+    ctas.clamp(1, LANES) as usize
 }
 
 /// An outbox and an inbox, and where they are for the kernels of a GPU.

@@ -115,12 +115,12 @@ fn join_through_host(
     if is_zero_copy && !pins {
         return Err(out_of_reach(why));
     }
-    let by_slots = agree_on_slots(comm)?;
+    let by_slots = agree_on_slots(comm, ctas)?;
     let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
     let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
     let slots = match by_slots {
-        Some(by_slots) if Slots::are_for(comm.size()) => {
-            let made = Slots::new(context, &stage, ctas, by_slots.least());
+        Some((by_slots, depth)) if Slots::are_for(comm.size()) => {
+            let made = Slots::new(context, &stage, ctas, depth, by_slots.least());
             slots_of_all(comm, made, by_slots)?
         }
         _ => None,
@@ -158,24 +158,32 @@ fn all_pin(comm: &Communicator) -> Result<bool, Error> {
     Ok(all.iter().all(|&said| said == PINNED))
 }
 
-/// Which calls go through slots: any rank may refuse them for all, or else force them. Collective.
-fn agree_on_slots(comm: &Communicator) -> Result<Option<BySlots>, Error> {
-    let own = match comm.inner.world.settings.gpu.protocol {
+/// Which calls go through slots, and how many slots lanes have: any rank may refuse them for all,
+/// or else force them; who has the fewest decides. Collective.
+fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usize)>, Error> {
+    let settings = &comm.inner.world.settings.gpu;
+    let depth = Slots::depth_within(settings.most_in_slots, ctas);
+    let own = match settings.protocol {
+        _ if depth == 0 => NONE,
         GpuProtocol::Pieces => NONE,
         GpuProtocol::Slots => FORCED,
         _ if comm.planner().all_share_memory => SHARED,
         _ => ELSEWHERE,
     };
     let (_, all) = agree(comm, Ok(own), |&own| own)?;
-    Ok(if all.contains(&NONE) {
-        None
-    } else if all.contains(&FORCED) {
-        Some(BySlots::All)
+    if all.contains(&NONE) {
+        return Ok(None);
+    }
+    let (_, depths) = agree(comm, Ok(depth), |&depth| depth as u8)?;
+    let depth = depths.into_iter().min().map_or(depth, usize::from);
+    let by_slots = if all.contains(&FORCED) {
+        BySlots::All
     } else if all.iter().all(|&said| said == SHARED) {
-        Some(BySlots::InMemory)
+        BySlots::InMemory
     } else {
-        Some(BySlots::OverLinks)
-    })
+        BySlots::OverLinks
+    };
+    Ok(Some((by_slots, depth)))
 }
 
 /// Joins by memory that all ranks share and register, or says why not all ranks can. Collective.

@@ -45,8 +45,9 @@ pub(super) enum BySlots {
 impl BySlots {
     /// Whether an operation on blocks of this many bytes does. Measured on an H200 that two
     /// processes share, on blocks of 128 KiB to 16 MiB: by slots, an `all_reduce` took 0.9 to 1.2
-    /// times as long; a `reduce_scatter` 0.6 to 0.9, an `all_to_all` 0.7 to 1.03 and an
-    /// `all_gather` 0.8 to 0.98 times as long, of which one of 16 MiB over TCP took 1.09.
+    /// times as long, and from 4 MiB on over TCP never less; a `reduce_scatter` 0.6 to 0.9, an
+    /// `all_to_all` 0.7 to 1.03 and an `all_gather` 0.8 to 0.98 times as long, of which one of 16
+    /// MiB over TCP took 1.09.
     fn have(self, operation: Operation, bytes: u64) -> bool {
         let [faster_from, faster_to] = Slots::FASTER;
         match self {
@@ -159,7 +160,10 @@ impl Staged {
 
     /// What it is, for people.
     pub(super) fn describe(&self) -> String {
-        let slots = self.slots.as_ref();
+        let in_slots = match &self.slots {
+            Some((slots, _)) => slots.pinned_bytes(),
+            None => 0,
+        };
         let own = match self.pool {
             Some(_) => {
                 "; memory from alloc_device is the host's, and collectives on it are not staged"
@@ -167,9 +171,10 @@ impl Staged {
             None => "",
         };
         format!(
-            "staged through the host, up to {}, {} bytes of pinned memory{own}",
+            "staged through the host, up to {}, {} bytes of pinned memory, of which {in_slots} for \
+             slots{own}",
             some(self.stage.ctas(u64::MAX), "CTA"),
-            self.stage.pinned_bytes() + slots.map_or(0, |(slots, _)| slots.pinned_bytes())
+            self.stage.pinned_bytes() + in_slots
         )
     }
 
