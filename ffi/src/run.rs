@@ -109,7 +109,8 @@ unsafe fn attempt(
         // SAFETY: the stream is a default one, or lives until the call is enqueued, which is at the
         // end of the group if there is one. The call has the buffers that `fill` has set: as long
         // as it says, and the call's until it has run. All of that is this function's contract.
-        return unsafe { groups::enqueue(comm, call, stream) };
+        // There is no event.
+        return unsafe { groups::enqueue(comm, call, stream, std::ptr::null_mut()) };
     }
     // SAFETY: the call has the buffers that `fill` has set: null or as long, initialised where they
     // are sent, and the call's until it is done. The request of the options is null or can be

@@ -27,6 +27,10 @@ int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, void *str
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamDestroy_v2(void *stream);
 int cuStreamSynchronize(void *stream);
+int cuEventCreate(void **event, unsigned flags);
+int cuEventDestroy_v2(void *event);
+int cuEventQuery(void *event);
+int cuEventSynchronize(void *event);
 
 #ifdef __cplusplus
 }

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use spark_ccl_cuda::cudarc::driver::sys::CUstream;
-use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context};
+use spark_ccl_cuda::cudarc::driver::sys::{CUevent, CUstream};
+use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context, record};
 
 use crate::api::communicator::Communicator;
 use crate::api::untyped::UntypedCall;
@@ -99,6 +99,24 @@ impl Communicator {
         // end of this function (its contract).
         let borrowed = unsafe { borrow(&**engine, stream) }?;
         engine.wait(borrowed.inner())
+    }
+
+    /// Records an event of the program's in a stream, by their handles: it comes when all has run
+    /// that was enqueued there before.
+    ///
+    /// # Safety
+    /// The event is of this rank's device, and is not destroyed before this returns. The stream is
+    /// the legacy or the per-thread default stream, or lives until this returns.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where the driver refuses it.
+    pub unsafe fn record_raw(&self, event: CUevent, stream: CUstream) -> Result<(), Error> {
+        let gpu = self.device_engine("record")?.gpu();
+        let _context = keep_context();
+        // SAFETY: the event is one of this device, and neither it nor the stream is destroyed
+        // before this returns (this function's contract).
+        let recorded = unsafe { record(&gpu.context, event, stream) };
+        Ok(recorded.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
     /// Waits until the calls have run that this rank has enqueued in any stream. Dropped before

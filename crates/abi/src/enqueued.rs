@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use spark_ccl::cuda::DeviceCall;
-use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 use spark_ccl::{Communicator, UntypedCall};
 
 use crate::comm::Comm;
@@ -15,24 +15,36 @@ pub struct Enqueued {
     comm: Arc<dyn Comm>,
     call: UntypedCall,
     stream: CUstream,
+    event: CUevent,
 }
 
 impl Enqueued {
-    /// A call for a stream.
+    /// A call for a stream, where `event` is recorded behind it unless it is null.
     ///
     /// # Safety
-    /// The stream is a default one, or lives until what this returns is dropped. The call's buffers
-    /// are as [`enqueue_untyped`](Communicator::enqueue_untyped) demands until the call has run.
-    pub unsafe fn new(comm: Arc<dyn Comm>, call: UntypedCall, stream: CUstream) -> Self {
-        Self { comm, call, stream }
+    /// The stream is a default one, or lives until what this returns is dropped, and so does the
+    /// event, which is of the communicator's device. The call's buffers are as
+    /// [`enqueue_untyped`](Communicator::enqueue_untyped) demands until the call has run.
+    pub unsafe fn new(
+        comm: Arc<dyn Comm>,
+        call: UntypedCall,
+        stream: CUstream,
+        event: CUevent,
+    ) -> Self {
+        Self {
+            comm,
+            call,
+            stream,
+            event,
+        }
     }
 
-    /// Enqueues calls that start together.
+    /// Enqueues calls that start together, and behind them their events.
     ///
     /// # Errors
     /// Those of [`enqueue_untyped`](Communicator::enqueue_untyped).
     pub fn enqueue(calls: &[Self]) -> Result<(), Failure> {
-        let calls: Vec<_> = calls
+        let device_calls: Vec<_> = calls
             .iter()
             .map(|own| DeviceCall {
                 comm: own.comm.inner(),
@@ -42,6 +54,12 @@ impl Enqueued {
             .collect();
         // SAFETY: each stream is a default one, or lives longer than the borrowed calls; the
         // buffers stay, and are in order, until the calls have run (contract of `new`).
-        Ok(unsafe { Communicator::enqueue_untyped(&calls) }?)
+        unsafe { Communicator::enqueue_untyped(&device_calls) }?;
+        for own in calls.iter().filter(|own| !own.event.is_null()) {
+            // SAFETY: the event is one of the communicator's device, and lives longer than the
+            // borrowed call, as does the stream, unless it is a default one (contract of `new`).
+            unsafe { own.comm.inner().record_raw(own.event, own.stream) }?;
+        }
+        Ok(())
     }
 }

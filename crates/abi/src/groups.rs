@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use spark_ccl::UntypedCall;
-use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 use spark_ccl_fork::Process;
 
 use crate::comm::Comm;
@@ -273,10 +273,12 @@ pub unsafe fn hold(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<(), Failure
     Ok(())
 }
 
-/// Enqueues a call in a stream, at the end of the open group if there is one.
+/// Enqueues a call in a stream, at the end of the open group if there is one, and behind it `event`
+/// unless that is null.
 ///
 /// # Safety
-/// The stream is a default one, or lives until the call is enqueued. The call's buffers are as
+/// The stream is a default one, or lives until the call is enqueued, and so does the event, which
+/// is of the communicator's device. The call's buffers are as
 /// [`enqueue_untyped`](spark_ccl::Communicator::enqueue_untyped) demands until it has run.
 ///
 /// # Errors
@@ -285,10 +287,12 @@ pub unsafe fn enqueue(
     comm: Arc<dyn Comm>,
     call: UntypedCall,
     stream: CUstream,
+    event: CUevent,
 ) -> Result<(), Failure> {
-    // SAFETY: the stream is a default one, or lives until the call is enqueued, and the call has
-    // its buffers until it has run (this function's contract).
-    let mut call = Some(unsafe { Enqueued::new(comm, call, stream) });
+    // SAFETY: the stream is a default one, or lives until the call is enqueued, as does the event,
+    // which is of the communicator's device, and the call has its buffers until it has run (this
+    // function's contract).
+    let mut call = Some(unsafe { Enqueued::new(comm, call, stream, event) });
     with_group(|group| {
         if let Some(group) = group {
             group.enqueued.extend(call.take());

@@ -1,9 +1,30 @@
-//! The time between two CUDA events.
+//! CUDA's events of a program: the time between two of them, and how one is recorded.
 
-use cudarc::driver::{CudaEvent, sys};
+use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 
+use crate::current::make_current;
 use crate::driver::function;
 use crate::{Error, checked};
+
+/// Records an event in a stream, and makes its context current.
+///
+/// # Safety
+/// The event is of this context, and the stream is a default one, or of this context. Neither is
+/// destroyed before this returns.
+///
+/// # Errors
+/// The driver fails.
+pub unsafe fn record(
+    context: &CudaContext,
+    event: sys::CUevent,
+    stream: sys::CUstream,
+) -> Result<(), Error> {
+    let device = make_current(context)?;
+    // SAFETY: neither the event nor the stream is destroyed before this returns, and both are of
+    // the context that is now current (this function's contract).
+    let recorded = unsafe { result::event::record(event, stream) };
+    checked("cuEventRecord", device, recorded)
+}
 
 /// The milliseconds between two events. Both must have completed, and must have been created with
 /// timing (`CU_EVENT_DEFAULT`).

@@ -53,7 +53,7 @@ pub use device::{
 };
 pub use driver::{Feature, driver_version, open, require};
 pub use error::{Error, checked};
-pub use event::elapsed_ms;
+pub use event::{elapsed_ms, record};
 pub use function::Function;
 pub use host_block::HostBlock;
 pub use ids::stream_id;

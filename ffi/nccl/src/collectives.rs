@@ -40,7 +40,8 @@ impl Call {
     /// The buffers that `fill` sets are null or as long as it says, and what is sent is
     /// initialised. Until the call is done, nobody else writes what it sends, or uses what it
     /// receives. The stream is a default one, or lives until the call is enqueued. The
-    /// configuration is null, or as long as it says.
+    /// configuration is null, or as long as it says, and its event is null, or one of the
+    /// communicator's device that lives as long.
     unsafe fn run(
         self,
         op: Option<ncclRedOp_t>,
@@ -67,7 +68,7 @@ impl Call {
         fill: impl FnOnce(&mut Draft<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         // SAFETY: the configuration is null, or as long as it says (this function's contract).
-        unsafe { check(self.config) }?;
+        let event = unsafe { check(self.config) }?;
         let comm = enter(self.comm)?;
         let dtype = dtype(self.datatype, "ncclDataType_t")?;
         let mut draft = Draft::new(&comm.inner, self.operation, dtype);
@@ -80,10 +81,17 @@ impl Call {
         let mut memory = draft.memory();
         let call = draft.done();
         if comm.inner.device().is_some() {
-            // SAFETY: the stream is a default one, or lives until the call is enqueued, and the
-            // call has the buffers that `fill` has set until it has run (this function's contract).
-            unsafe { groups::enqueue(comm, call, self.stream) }
+            // SAFETY: the stream is a default one, or lives until the call is enqueued, as does the
+            // event, and the call has the buffers that `fill` has set until it has run (this
+            // function's contract).
+            unsafe { groups::enqueue(comm, call, self.stream, event) }
         } else {
+            if !event.is_null() {
+                return Err(Failure::invalid(
+                    "launchCompletionEvent of the ncclCollConfig_t needs a GPU, and the \
+                     communicator has none",
+                ));
+            }
             let is_of_device = |own: &Memory| is_device_only(own.start.addr() as u64);
             if let Some(Memory { name, start, .. }) = memory.find(is_of_device) {
                 return Err(Failure::invalid(format!(
@@ -123,7 +131,8 @@ macro_rules! collectives {
         /// # Safety
         /// The buffers are null or as long as NCCL demands, and the call's until it is done; the
         /// stream is a default one, or lives until the call is enqueued. The configuration is null,
-        /// or as long as it says.
+        /// or as long as it says, and its event is null, or one of the communicator's device that
+        /// lives as long as the stream.
         #[allow(clippy::too_many_arguments, reason = "as in C")]
         pub(crate) unsafe fn $configured(
             send: *const c_void,

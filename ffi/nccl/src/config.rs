@@ -8,7 +8,9 @@ use spark_ccl_abi::arguments::{given, text};
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_cuda::{Error, count, current_device};
 
-use crate::types::{Growing, UNDEFINED, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t};
+use crate::types::{
+    Growing, UNDEFINED, cudaEvent_t, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t,
+};
 
 /// What all structures of NCCL's begin with, behind their size.
 const MAGIC: u32 = 0xcafe_beef;
@@ -113,14 +115,15 @@ fn has_gpus() -> Result<bool, Failure> {
     }
 }
 
-/// Checks the configuration of a call. What it limits are hints, and not taken.
+/// Checks the configuration of a call. What it limits are hints, and not taken. Returns the event
+/// that is to be recorded, or null.
 ///
 /// # Safety
 /// `config` is null, or points to a structure that is as long as its `size` says, if that is within
 /// reason. Its string is null or ends in a null character.
-pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<(), Failure> {
+pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<cudaEvent_t, Failure> {
     if config.is_null() {
-        return Ok(());
+        return Ok(std::ptr::null_mut());
     }
     let mut own = ncclCollConfig_t::UNSET;
     // SAFETY: `config` is not null, so it points to a structure as long as its `size` says (this
@@ -134,13 +137,7 @@ pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<(), Failur
              forceAlgSelection to 0, or choose by SPARK_CCL_ALGO"
         )));
     }
-    if !own.launchCompletionEvent.is_null() {
-        return Err(Failure::invalid(
-            "launchCompletionEvent of the ncclCollConfig_t is not implemented: record an event in \
-             the stream",
-        ));
-    }
-    Ok(())
+    Ok(own.launchCompletionEvent)
 }
 
 /// Checks that ranks are not to encrypt what they send: they do not.

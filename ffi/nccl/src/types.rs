@@ -5,7 +5,7 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 
 pub use crate::status::Status as ncclResult_t;
 
@@ -29,6 +29,8 @@ pub type ncclWindow_t = *mut c_void;
 pub type ncclParamHandle_t = *mut c_void;
 /// A stream of CUDA's.
 pub type cudaStream_t = CUstream;
+/// An event of CUDA's.
+pub type cudaEvent_t = CUevent;
 /// Memory of several GPUs at one address: a structure of one pointer.
 pub type ncclMultimemHandle_t = *mut c_void;
 /// The number of a logical endpoint.
@@ -159,7 +161,7 @@ growing! {
         23100 forceAlgSelection: c_int = 1;
         23100 CTAPolicy: c_int = UNDEFINED;
         23100 userProfilerTag: u64 = 0;
-        23200 launchCompletionEvent: *const c_void = std::ptr::null();
+        23200 launchCompletionEvent: cudaEvent_t = std::ptr::null_mut();
     }
     /// `ncclEncryptionConfig_t`.
     ncclEncryptionConfig_t {

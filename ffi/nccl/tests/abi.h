@@ -17,6 +17,7 @@
 #include <limits.h>
 typedef struct ncclComm *ncclComm_t;
 typedef struct ncclWindow_vidmem *ncclWindow_t;
+typedef struct ncclParamHandle *ncclParamHandle_t;
 typedef struct CUstream_st *cudaStream_t;
 typedef struct {
     char internal[128];
@@ -62,6 +63,19 @@ typedef struct {
     unsigned int magic, version;
     int blocking;
 } ncclConfig_t;
+typedef struct {
+    size_t size;
+    unsigned int magic, version;
+    const void *ext;
+    int minCTAs, maxCTAs, nvlsCTAs, cgaClusterSize;
+    const char *algSelection;
+    int forceAlgSelection, CTAPolicy;
+    uint64_t userProfilerTag;
+    void *launchCompletionEvent;
+} ncclCollConfig_t;
+#define NCCL_COLL_CONFIG_INITIALIZER                                                               \
+    {sizeof(ncclCollConfig_t), 0xcafebeef, 23203, NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, \
+     1, INT_MIN, 0, NULL}
 #define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, 21400, INT_MIN}
 
 ncclResult_t ncclGetVersion(int *);
@@ -89,6 +103,14 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
 ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t, cudaStream_t);
 ncclResult_t ncclMemAlloc(void **, size_t);
 ncclResult_t ncclMemFree(void *);
+ncclResult_t ncclParamBind(ncclParamHandle_t *, const char *);
+ncclResult_t ncclParamGetI8(ncclParamHandle_t, int8_t *);
+ncclResult_t ncclParamGetI32(ncclParamHandle_t, int32_t *);
+ncclResult_t ncclParamGetStr(ncclParamHandle_t, const char **);
+ncclResult_t ncclParamGet(ncclParamHandle_t, void *, int, int *);
+ncclResult_t ncclParamGetParameter(const char *, const char **, int *);
+ncclResult_t ncclParamGetAllParameterKeys(const char ***, int *);
+void ncclParamDumpAll(void);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t,
@@ -103,6 +125,8 @@ MOVES(ncclGather), int, ncclComm_t, cudaStream_t);
 MOVES(ncclScatter), int, ncclComm_t, cudaStream_t);
 MOVES(ncclAllGather), ncclComm_t, cudaStream_t);
 MOVES(ncclAlltoAll), ncclComm_t, cudaStream_t);
+ncclResult_t ncclAllReduceConfig(const void *, void *, size_t, ncclDataType_t, ncclRedOp_t,
+                                 ncclComm_t, cudaStream_t, const ncclCollConfig_t *);
 ncclResult_t ncclBcast(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
 ncclResult_t ncclSend(const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);
 ncclResult_t ncclRecv(void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t);

@@ -48,6 +48,24 @@ static void call_of(int i)
                            STREAM));
 }
 
+/* An event of a call comes once it has run. */
+static void record_an_event(void)
+{
+    ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
+    void *event;
+    require(cuCtxSetCurrent(context) == 0 && cuEventCreate(&event, 2) == 0, "an event");
+    config.launchCompletionEvent = event;
+    SUCCEEDS(ncclAllReduceConfig((void *)(uintptr_t)send[0], (void *)(uintptr_t)recv[0], COUNT,
+                                 ncclInt32, ncclMin, all[0], streams[0], &config));
+    require(cuEventQuery(event) == 600, "the event of a call that waits");
+    SUCCEEDS(ncclAllReduce((void *)(uintptr_t)send[1], (void *)(uintptr_t)recv[1], COUNT, ncclInt32,
+                           ncclMin, all[1], streams[1]));
+    require(cuEventSynchronize(event) == 0, "the event of a call");
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+    sees(0, 5, 5, "a call with an event");
+    require(cuEventDestroy_v2(event) == 0, "an event");
+}
+
 static ncclResult_t ended;
 
 static void *destroy(void *of)
@@ -167,6 +185,7 @@ int main(void)
     }
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
+    record_an_event();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,
           "is no memory that the driver of device 0 knows of");
     for (int i = 0; i < RANKS; i++) {
