@@ -166,6 +166,11 @@ impl Communicator {
         Ok(())
     }
 
+    /// The number that identifies this communicator on all of its ranks.
+    pub fn context_id(&self) -> u64 {
+        self.inner.context
+    }
+
     /// Sets the engines' timeout.
     pub(crate) fn apply_timeout(&self, timeout: Duration) {
         self.membership().set_timeout(timeout);

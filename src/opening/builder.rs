@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use spark_ccl_bootstrap::{Options, Session, UniqueId};
-use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning};
+use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning, VARIABLES};
 use spark_ccl_launcher::local_rank;
 use spark_ccl_transport::rdma::link::Nics;
 
@@ -212,6 +212,11 @@ impl Builder {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.env.get(name)
+    }
+
+    /// The names of the variables that have an effect, except those of launchers.
+    pub fn variables() -> impl Iterator<Item = &'static str> {
+        VARIABLES.iter().map(|variable| variable.name)
     }
 
     /// Makes every reduction take `polls` polls, to test code that waits for one.

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+/// Lets through the line in which the library with NCCL's ABI says its version: that is all of
+/// NCCL's level `VERSION`.
+const BANNER: &str = "spark_nccl::banner=info";
+
 /// What is logged, and where to. By default, nothing is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
     /// A `tracing` filter such as `info` or `spark_ccl=debug,warn`. `None`: nothing is logged.
     pub filter: Option<String>,
-    /// Whether to print the version even if nothing is logged (`NCCL_DEBUG=VERSION`).
-    pub version: bool,
     /// The file to log to, with `%h` for the host name and `%p` for the process id; standard error
     /// if `None`.
     pub file: Option<String>,
@@ -36,19 +38,14 @@ impl Log {
     pub(crate) fn from_nccl(level: &str) -> Option<Self> {
         let filter = match level.to_ascii_uppercase().as_str() {
             "NONE" => return Some(Self::default()),
-            "VERSION" => {
-                return Some(Self {
-                    version: true,
-                    ..Self::default()
-                });
-            }
-            "WARN" | "ABORT" => "warn",
-            "INFO" => "info",
-            "TRACE" => "trace",
+            "VERSION" => BANNER.to_owned(),
+            "WARN" | "ABORT" => format!("warn,{BANNER}"),
+            "INFO" => "info".to_owned(),
+            "TRACE" => "trace".to_owned(),
             _ => return None,
         };
         Some(Self {
-            filter: Some(filter.to_owned()),
+            filter: Some(filter),
             ..Self::default()
         })
     }
@@ -76,7 +73,15 @@ mod tests {
             Log::from_nccl("Info").unwrap().filter.as_deref(),
             Some("info")
         );
-        assert!(Log::from_nccl("VERSION").unwrap().version);
+        for (level, filter) in [
+            ("VERSION", "spark_nccl::banner=info"),
+            ("WARN", "warn,spark_nccl::banner=info"),
+        ] {
+            assert_eq!(
+                Log::from_nccl(level).unwrap().filter.as_deref(),
+                Some(filter)
+            );
+        }
         assert_eq!(Log::from_nccl("LOUD"), None);
     }
 }

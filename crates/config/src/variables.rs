@@ -57,6 +57,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_GPU_SLOTS"),
     plain("SPARK_CCL_NCCL_LIBRARY"),
     plain("SPARK_CCL_NCCL_BLOCKING"),
+    plain("SPARK_CCL_NCCL_VERSION"),
     plain("SPARK_CCL_SLOT_BYTES"),
     plain("SPARK_CCL_SLOTS"),
     plain("NCCL_BUFFSIZE"),
@@ -96,6 +97,7 @@ pub(crate) const READ_ELSEWHERE: &[&str] = &[
     "SPARK_CCL_UNIQUE_ID_FILE",
     "SPARK_CCL_CONF_FILE",
     "NCCL_CONF_FILE",
+    "SPARK_CCL_NCCL_VERSION",
 ];
 
 /// The entry of a variable, if it has an effect.

@@ -10,8 +10,8 @@ use crate::refusal::Refused;
 #[allow(clippy::wildcard_imports, reason = "the table has nearly all")]
 use crate::types::*;
 use crate::{
-    allocation, collectives, comm, groups, growing, info, meeting, memory, operations, properties,
-    teams,
+    allocation, collectives, comm, groups, growing, info, meeting, memory, operations, params,
+    properties, teams,
 };
 
 const NOT_YET: &str = "it is not implemented";
@@ -380,26 +380,30 @@ exports! {
     ) -> c_int = teams::rank_alone;
 
     // Parameters.
-    refuse ncclParamBind(out: *mut ncclParamHandle_t, key: *const c_char) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetI16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetI32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetI64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetU8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetU16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetU32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetStr(h: ncclParamHandle_t, out: *mut *const c_char) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGet(
+    native ncclParamBind(
+        out: *mut ncclParamHandle_t, key: *const c_char
+    ) -> ncclResult_t = params::bind;
+    native ncclParamGetI8(h: ncclParamHandle_t, out: *mut i8) -> ncclResult_t = params::number;
+    native ncclParamGetI16(h: ncclParamHandle_t, out: *mut i16) -> ncclResult_t = params::number;
+    native ncclParamGetI32(h: ncclParamHandle_t, out: *mut i32) -> ncclResult_t = params::number;
+    native ncclParamGetI64(h: ncclParamHandle_t, out: *mut i64) -> ncclResult_t = params::number;
+    native ncclParamGetU8(h: ncclParamHandle_t, out: *mut u8) -> ncclResult_t = params::number;
+    native ncclParamGetU16(h: ncclParamHandle_t, out: *mut u16) -> ncclResult_t = params::number;
+    native ncclParamGetU32(h: ncclParamHandle_t, out: *mut u32) -> ncclResult_t = params::number;
+    native ncclParamGetU64(h: ncclParamHandle_t, out: *mut u64) -> ncclResult_t = params::number;
+    native ncclParamGetStr(
+        h: ncclParamHandle_t, out: *mut *const c_char
+    ) -> ncclResult_t = params::string;
+    native ncclParamGet(
         h: ncclParamHandle_t, out: *mut c_void, maxLen: c_int, len: *mut c_int
-    ) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetParameter(
+    ) -> ncclResult_t = params::bytes;
+    native ncclParamGetParameter(
         key: *const c_char, value: *mut *const c_char, valueLen: *mut c_int
-    ) -> ncclResult_t = NOT_YET;
-    refuse ncclParamGetAllParameterKeys(
+    ) -> ncclResult_t = params::parameter;
+    native ncclParamGetAllParameterKeys(
         table: *mut *mut *const c_char, tableLen: *mut c_int
-    ) -> ncclResult_t = NOT_YET;
-    refuse ncclParamDumpAll() -> () = NOT_YET;
+    ) -> ncclResult_t = params::keys;
+    native ncclParamDumpAll() -> () = params::dump;
 }
 
 #[cfg(test)]

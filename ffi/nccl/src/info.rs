@@ -5,12 +5,10 @@ use std::ffi::{c_char, c_int};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{guarded, last_error};
 
+use crate::banner;
 use crate::config::check_encryption;
 use crate::status::{Status, words};
 use crate::types::{ncclComm_t, ncclEncryptionConfig_t};
-
-/// The version of NCCL whose functions these are: programs decide by it what they call.
-const VERSION: c_int = 23203;
 
 /// `ncclGetVersion`.
 ///
@@ -19,9 +17,10 @@ const VERSION: c_int = 23203;
 pub(crate) unsafe fn version(version: *mut c_int) -> Status {
     guarded(|| {
         let version = given(version, "version")?;
+        let told = banner::version()?;
         // SAFETY: `given` has refused null, and otherwise `version` can be written (this function's
         // contract).
-        unsafe { version.write(VERSION) };
+        unsafe { version.write(told) };
         Ok(())
     })
 }

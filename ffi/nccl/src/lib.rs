@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod allocation;
+mod banner;
 mod collectives;
 mod comm;
 mod config;
@@ -21,6 +22,7 @@ mod making;
 mod meeting;
 mod memory;
 mod operations;
+mod params;
 mod properties;
 mod refusal;
 pub mod status;

@@ -6,6 +6,7 @@ use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_abi::groups::{self, Progress};
 
+use crate::banner;
 use crate::comm::{Comm, Maker, announce, forget};
 use crate::config::Options;
 use crate::status::{Status, progressing};
@@ -36,9 +37,13 @@ impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan
     }
 
     /// The work, which then says what became of it.
-    fn into_work(self, maker: Option<Maker>) -> groups::Meeting {
+    fn into_work(self, maker: Option<Maker>, handle: usize) -> groups::Meeting {
         Box::new(move || {
             let made = (self.work)();
+            banner::say();
+            if let Ok(Some(made)) = &made {
+                say(handle, made);
+            }
             let outcome = made.as_ref().map(drop).map_err(Clone::clone);
             if let Some(maker) = maker {
                 let none = || Failure::new(Kind::Internal, "a member of no communicator");
@@ -46,6 +51,29 @@ impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan
             }
             outcome
         })
+    }
+}
+
+/// Logs what was made, in the words that tools search for.
+fn say(handle: usize, comm: &Communicator) {
+    let device = comm.device();
+    let shown = device.map_or("-1".to_owned(), |device| device.to_string());
+    spark_ccl_log::info!(
+        "comm {handle:#x} rank {} nranks {} cudaDev {shown} busId {} commId {:#x} - Init COMPLETE",
+        comm.rank(),
+        comm.size(),
+        device.map_or("0".to_owned(), bus_id),
+        comm.context_id()
+    );
+}
+
+/// The PCI address of a device as NCCL writes it: its digits, as one number.
+fn bus_id(device: usize) -> String {
+    let digits = spark_ccl_cuda::bus_id(device).unwrap_or_default();
+    let digits = digits.replace([':', '.'], "");
+    match digits.trim_start_matches('0') {
+        "" => "0".to_owned(),
+        number => number.to_owned(),
     }
 }
 
@@ -101,7 +129,7 @@ unsafe fn attempt<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 
         (std::ptr::null_mut(), None)
     };
     let parent = plan.parent;
-    let work = plan.into_work(maker);
+    let work = plan.into_work(maker, handle.addr());
     let begun = if options.is_blocking || parent.is_some() {
         let order = parent.unwrap_or(handle).addr();
         groups::meet(order, work).map(|()| Progress::Done)

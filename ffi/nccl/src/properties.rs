@@ -37,6 +37,7 @@ pub(crate) unsafe fn query(comm: ncclComm_t, properties: *mut ncclCommProperties
             nRanks: size,
             cudaDev: device,
             nLsaTeams: size,
+            commHash: comm.inner.context_id(),
             ..ncclCommProperties_t::UNSET
         };
         let known = own.size.min(size_of::<ncclCommProperties_t>());

@@ -80,6 +80,66 @@ fn ranks_go_on_after_a_death_and_leave_nothing_behind() {
     assert_eq!(ranks[2].status.code(), None, "it was to be killed");
 }
 
+/// Runs the program that has the library speak, and returns what it and the library say.
+fn listen(program: &Path, variables: &[(&str, &str)]) -> [String; 2] {
+    let output = Command::new(program)
+        .env_clear()
+        .env("SPARK_CCL_BACKEND", "host")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(output.status.success(), "{said:?}");
+    said
+}
+
+#[test]
+fn it_says_what_it_is_and_what_it_makes() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "says");
+    let [said, logged] = listen(&program, &[]);
+    assert!(said.starts_with("version 23203\n"), "{said}");
+    assert!(said.contains("\nNCCL_BUFFSIZE=65536\n"), "{said}");
+    assert!(said.ends_with("right\n"), "{said}");
+    assert_eq!(logged, "");
+
+    // Behind the version may be that of the sources.
+    let own = concat!("(spark-ccl ", env!("CARGO_PKG_VERSION"));
+    for level in ["VERSION", "WARN"] {
+        let [_, logged] = listen(&program, &[("NCCL_DEBUG", level)]);
+        assert_eq!(logged.matches("NCCL version").count(), 1, "{logged}");
+        assert!(
+            logged.contains(&format!("NCCL version 2.32.3 {own}")),
+            "{logged}"
+        );
+        assert!(!logged.contains("Init COMPLETE"), "{logged}");
+    }
+
+    let file = directory.path().join("log");
+    let variables = [
+        ("NCCL_DEBUG", "INFO"),
+        ("NCCL_DEBUG_FILE", file.to_str().unwrap()),
+        ("SPARK_CCL_NCCL_VERSION", "22703"),
+    ];
+    let [said, _] = listen(&program, &variables);
+    assert!(said.starts_with("version 22703\n"), "{said}");
+    let logged = std::fs::read_to_string(file).unwrap();
+    assert!(
+        logged.contains(&format!("NCCL version 2.27.3 {own}")),
+        "{logged}"
+    );
+    let made: Vec<_> = logged
+        .lines()
+        .filter(|line| line.contains("Init COMPLETE"))
+        .collect();
+    assert_eq!(made.len(), 2, "{logged}");
+    for line in made {
+        assert!(line.contains(" comm 0x"), "{line}");
+        let rest = " rank 0 nranks 1 cudaDev -1 busId 0 commId 0x";
+        assert!(line.contains(rest), "{line}");
+    }
+}
+
 #[test]
 fn a_driver_that_fails_is_an_error() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,0 +1,47 @@
+//! Which version of NCCL this says it is, and the line from which tools and people see that it is
+//! this library that serves.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use spark_ccl::Communicator;
+use spark_ccl_abi::failure::Failure;
+
+/// The version of NCCL whose functions these are: programs decide by it what they call.
+const VERSION: c_int = 23203;
+/// The variable that says another version.
+const VARIABLE: &str = "SPARK_CCL_NCCL_VERSION";
+/// Versions are numbers of this form since 2.9.
+const KNOWN: std::ops::Range<c_int> = 2_00_00..10_00_00;
+
+/// The version that programs are told.
+pub(crate) fn version() -> Result<c_int, Failure> {
+    let builder = Communicator::builder();
+    let Some(text) = builder.get(VARIABLE) else {
+        return Ok(VERSION);
+    };
+    let number = text.trim().parse().ok();
+    number
+        .filter(|number| KNOWN.contains(number))
+        .ok_or_else(|| {
+            Failure::invalid(format!(
+                "{VARIABLE} is {text:?}, which is no version of NCCL: write 22703 for 2.27.3"
+            ))
+        })
+}
+
+/// Says once, in the log, which library this is. Events of this module are logged from
+/// `NCCL_DEBUG=VERSION` on.
+pub(crate) fn say() {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    // Pairs with nothing: it only decides who says it.
+    if IS_SAID.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let told = version().unwrap_or(VERSION);
+    let (major, minor, patch) = (told / 10_000, told / 100 % 100, told % 100);
+    spark_ccl_log::info!(
+        "NCCL version {major}.{minor}.{patch} (spark-ccl {})",
+        spark_ccl::VERSION
+    );
+}
