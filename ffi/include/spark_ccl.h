@@ -369,8 +369,8 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * call of the group could not begin, none is enqueued. Their failure is returned behind those of
  * other calls.
  *
- * Limits. spark_ccl_barrier moves no data, and is of the host: wait for streams before it.
- * spark_ccl_all_to_all is not in place.
+ * Limits. spark_ccl_barrier moves no data, and is of the host: wait for streams before it. With
+ * NCCL, spark_ccl_all_to_all is not in place.
  */
 
 /* The number of this rank's GPU, as of CUDA; -1 if the communicator knows none. */

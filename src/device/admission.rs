@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{is_capturing, is_of_the_thread, make_current};
-use spark_ccl_types::Operation;
 
 use super::order;
 use super::rank::DeviceRank;
@@ -17,12 +16,6 @@ impl<B> DeviceRank<B> {
     /// the device current.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         let (operation, places) = (task.operation().name(), task.regions());
-        if task.in_place && task.operation() == Operation::AllToAll {
-            return Err(Error::Invalid {
-                operation,
-                problem: "device memory is not exchanged in place".to_owned(),
-            });
-        }
         if !Arc::ptr_eq(stream.context(), &self.context) {
             return Err(self.other(operation, "stream", stream.context().ordinal()));
         }

@@ -164,6 +164,12 @@ fn in_place(comm: &Communicator, len: usize) {
     assert!(read(&seen) == expected, "all_gather of {len}");
 
     seen.write(&all).unwrap();
+    comm.all_to_all_in_place(&mut seen).on(&stream).unwrap();
+    comm.wait(&stream).unwrap();
+    let expected: Vec<_> = (0..ranks).flat_map(|from| block(from, rank, len)).collect();
+    assert!(read(&seen) == expected, "all_to_all of {len}");
+
+    seen.write(&all).unwrap();
     comm.reduce_scatter_in_place(&mut seen, RedOp::Max)
         .on(&stream)
         .unwrap();

@@ -177,6 +177,9 @@ int main(void)
     sees(1, 5, 10 + COUNT / 2 + 5, "ReduceScatter");
     TOGETHER(ncclAlltoAll(from, to, COUNT / 2, ncclInt32, all[i], STREAM));
     sees(1, 5, COUNT / 2 + 5, "AlltoAll");
+    TOGETHER(ncclAlltoAll(to, to, COUNT / 2, ncclInt32, all[i], STREAM));
+    sees(0, COUNT / 2 + 5, 5 + COUNT / 2, "AlltoAll in place, there and back");
+    sees(1, 5, 15, "AlltoAll in place, there and back");
     SUCCEEDS(ncclGroupStart());
     for (int i = 0; i < RANKS; i++) {
         void *from = (void *)(uintptr_t)send[i], *to = (void *)(uintptr_t)recv[i];

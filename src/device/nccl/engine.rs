@@ -9,7 +9,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_log::Mutex;
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library};
-use spark_ccl_types::{DType, ReduceOp};
+use spark_ccl_types::{DType, Operation, ReduceOp};
 
 use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
@@ -118,6 +118,14 @@ impl NcclEngine {
     /// Checks a task and a stream, before anything is done in it, and makes the device current:
     /// NCCL goes back to the one that was.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
+        if task.in_place && task.operation() == Operation::AllToAll {
+            return Err(Error::Invalid {
+                operation: task.operation().name(),
+                problem: "NCCL does not exchange memory in place: take two buffers, or \
+                          SPARK_CCL_BACKEND=engine"
+                    .to_owned(),
+            });
+        }
         self.admit_type(task)?;
         self.base.admit(task, stream)
     }
