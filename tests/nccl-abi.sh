@@ -123,6 +123,15 @@ alike=$(wc -l <"$folder/expected")
 [ "$alike" -ge 40 ] || fail "only $alike answers could be compared"
 echo "$alike of $(wc -l <"$folder/ours") answers are those of NCCL's own library"
 
+# With that library behind ours, communicators that are none of ours have all its answers.
+SPARK_CCL_NCCL_FALLBACK=$wheels/nccl/2.30.7/libnccl.so.2 "$folder/answers" "$library" \
+    >"$folder/behind" 2>>"$folder/said"
+grep ', a foreign one: ' "$folder/real" >"$folder/expected"
+missing=$(grep -vxFf "$folder/behind" "$folder/expected") &&
+    fail "NCCL's own library, behind this one, answers otherwise:
+$missing"
+echo "$(wc -l <"$folder/expected") answers for foreign communicators come from NCCL's own library"
+
 # PyTorch begins with every name of NCCL's that it uses.
 python=$wheels/torch/bin/python
 if ! [ -x "$python" ] || ! "$python" -c 'import torch' 2>/dev/null; then

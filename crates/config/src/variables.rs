@@ -58,6 +58,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_NCCL_LIBRARY"),
     plain("SPARK_CCL_NCCL_BLOCKING"),
     plain("SPARK_CCL_NCCL_VERSION"),
+    plain("SPARK_CCL_NCCL_FALLBACK"),
     plain("SPARK_CCL_SLOT_BYTES"),
     plain("SPARK_CCL_SLOTS"),
     plain("NCCL_BUFFSIZE"),
@@ -98,6 +99,7 @@ pub(crate) const READ_ELSEWHERE: &[&str] = &[
     "SPARK_CCL_CONF_FILE",
     "NCCL_CONF_FILE",
     "SPARK_CCL_NCCL_VERSION",
+    "SPARK_CCL_NCCL_FALLBACK",
 ];
 
 /// The entry of a variable, if it has an effect.

@@ -13,6 +13,7 @@ use spark_ccl_abi::groups;
 use spark_ccl_abi::handles::Table;
 
 use crate::factors::Factors;
+use crate::shadow::Shadow;
 use crate::status::Status;
 use crate::types::ncclComm_t;
 
@@ -41,6 +42,7 @@ pub(crate) struct Maker(Arc<Member>);
 pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) factors: Factors,
+    pub(crate) shadow: Shadow,
     users: AtomicUsize,
     is_aborted: AtomicBool,
 }
@@ -75,6 +77,7 @@ impl Comm {
         Self {
             inner,
             factors: Factors::default(),
+            shadow: Shadow::default(),
             users: AtomicUsize::new(0),
             is_aborted: AtomicBool::new(false),
         }
@@ -124,6 +127,12 @@ pub(crate) fn announce() -> Result<(ncclComm_t, Maker), Failure> {
     let handle: ncclComm_t = handle.cast_mut().cast();
     let member = MEMBERS.insert_at(handle.addr() as u64, Member::default());
     Ok((handle, Maker(member)))
+}
+
+/// Whether a handle is one of this library's, perhaps of a communicator that has ended.
+pub(crate) fn is_ours(comm: ncclComm_t) -> bool {
+    let start = ROOM.as_ptr().addr();
+    (start..start + BYTES).contains(&comm.addr())
 }
 
 /// The communicator of a handle.

@@ -2,30 +2,70 @@
 //! address, and what documents and tests are compared with.
 //!
 //! `native` names the function that does it, `refuse` the reason why it is not done. A `single` one
-//! is native, and has no twin.
+//! is native, and has no twin. With `SPARK_CCL_NCCL_FALLBACK`, what is refused goes to the library
+//! that it names, and so does what is done here only without it (`either`); what would end a group
+//! there and not here (`lack`) does not.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::refusal::Refused;
+use crate::refusal::{Answer, failed, refused};
 #[allow(clippy::wildcard_imports, reason = "the table has nearly all")]
 use crate::types::*;
 use crate::{
-    allocation, collectives, comm, groups, growing, info, meeting, memory, operations, params,
-    properties, teams,
+    allocation, collectives, comm, fallback, forward, groups, growing, info, meeting, memory,
+    operations, params, properties, teams,
 };
 
 const NOT_YET: &str = "it is not implemented";
-const SIGNALS: &str = "one-sided signals are not implemented: use ncclSend and ncclRecv";
+const SIGNALS: &str = "one-sided signals are not implemented: use ncclSend and ncclRecv, or name \
+                       NVIDIA's libnccl.so.2 by SPARK_CCL_NCCL_FALLBACK";
 const DEVICE_API: &str = "kernels of a program cannot communicate by themselves: use the calls of \
-                          the host";
+                          the host, or name NVIDIA's libnccl.so.2 by SPARK_CCL_NCCL_FALLBACK";
+
+/// A call of the function of the same name that another library has.
+macro_rules! sent {
+    ($real:ident $name:ident($($arg:ident: $type:ty)*) -> $output:ty) => {{
+        type Function = unsafe extern "C" fn($($type),*) -> <$output as Answer>::Raw;
+        forward::send(stringify!($name), $real, || {
+            $(let $arg = forward::passed($arg, stringify!($name), $real)?;)*
+            // SAFETY: NCCL's function has this type, but that it returns numbers.
+            let function = unsafe { $real.function::<Function>(stringify!($name)) }?;
+            // SAFETY: the caller passes what NCCL demands of this function's arguments.
+            Ok(unsafe { function($($arg),*) })
+        })
+    }};
+}
 
 /// The body of a row's function.
 macro_rules! body {
-    (refuse $name:ident($($arg:ident)*) $reason:path) => {{
+    (lack $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $reason:path) => {{
         $(let _ = $arg;)*
-        Refused::refused(stringify!($name), $reason)
+        refused(stringify!($name), $reason)
     }};
-    ($how:ident $name:ident($($arg:ident)*) $function:path) => {{
+    (refuse $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $reason:path) => {
+        match fallback::real() {
+            Ok(None) => refused(stringify!($name), $reason),
+            Ok(Some(real)) => sent!(real $name($($arg: $type)*) -> $output),
+            Err(failure) => failed(failure),
+        }
+    };
+    (either $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $function:path) => {
+        match fallback::real() {
+            // SAFETY: the caller passes what NCCL demands of this function's arguments; the
+            // function that the row names demands no more.
+            Ok(None) => unsafe { $function($($arg),*) },
+            Ok(Some(real)) => sent!(real $name($($arg: $type)*) -> $output),
+            Err(failure) => failed(failure),
+        }
+    };
+    ($how:ident $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $function:path) => {{
+        if $(forward::is_foreign(&$arg) ||)* false {
+            match fallback::real() {
+                Ok(None) => {}
+                Ok(Some(real)) => return sent!(real $name($($arg: $type)*) -> $output),
+                Err(failure) => return failed(failure),
+            }
+        }
         // SAFETY: the caller passes what NCCL demands of this function's arguments; the function
         // that the row names demands no more.
         unsafe { $function($($arg),*) }
@@ -69,6 +109,9 @@ macro_rules! reason {
     (refuse $reason:path) => {
         $reason
     };
+    (lack $reason:path) => {
+        $reason
+    };
     ($how:ident $function:path) => {
         ""
     };
@@ -77,6 +120,9 @@ macro_rules! reason {
 /// Notes what a row's function says if it is refused.
 #[cfg(test)]
 macro_rules! refusal {
+    ($said:ident lack $name:ident($($type:ty)*)) => {
+        refusal!($said refuse $name($($type)*));
+    };
     ($said:ident refuse $name:ident($($type:ty)*)) => {
         // SAFETY: a refused function looks at no argument, and zeros are one of each type: a
         // number, a pointer, or a structure of these.
@@ -101,7 +147,7 @@ macro_rules! exports {
                 reason = "as in C; some demand nothing"
             )]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> $output {
-                body!($how $name($($arg)*) $what)
+                body!($how $name($($arg: $type)*) -> $output, $what)
             }
             twin!($how $name);
         )*
@@ -270,7 +316,7 @@ exports! {
     // Groups and reductions.
     native ncclGroupStart() -> ncclResult_t = groups::start;
     native ncclGroupEnd() -> ncclResult_t = groups::end;
-    refuse ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t = NOT_YET;
+    lack ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t = NOT_YET;
     native ncclRedOpCreatePreMulSum(
         op: *mut ncclRedOp_t, scalar: *mut c_void, datatype: ncclDataType_t,
         residence: ncclScalarResidence_t, comm: ncclComm_t
@@ -288,13 +334,13 @@ exports! {
     native ncclCommDeregister(
         comm: ncclComm_t, handle: *mut c_void
     ) -> ncclResult_t = memory::deregister;
-    native ncclCommWindowRegister(
+    either ncclCommWindowRegister(
         comm: ncclComm_t, buff: *mut c_void, size: usize, win: *mut ncclWindow_t, winFlags: c_int
     ) -> ncclResult_t = memory::register_window;
-    native ncclCommWindowDeregister(
+    either ncclCommWindowDeregister(
         comm: ncclComm_t, win: ncclWindow_t
     ) -> ncclResult_t = memory::deregister_window;
-    native ncclWinGetUserPtr(
+    either ncclWinGetUserPtr(
         comm: ncclComm_t, win: ncclWindow_t, outUserPtr: *mut *mut c_void
     ) -> ncclResult_t = memory::pointer_of;
 

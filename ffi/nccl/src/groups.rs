@@ -1,16 +1,45 @@
-//! Groups: a thread's calls that proceed together, and ranks that meet.
+//! Groups: a thread's calls that proceed together, and ranks that meet. Where calls go to another
+//! library, its groups begin and end with ours.
 
-use spark_ccl_abi::failure::guarded;
-use spark_ccl_abi::groups;
+use std::cell::Cell;
 
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::groups::{self, Progress};
+
+use crate::fallback::opened;
 use crate::status::{Status, progressing};
+
+thread_local! {
+    /// How many groups of the other library's this thread has open.
+    static THEIRS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// `ncclGroupStart`.
 pub(crate) fn start() -> Status {
-    guarded(groups::start)
+    guarded(|| {
+        groups::start()?;
+        if let Some(real) = opened() {
+            real.group("ncclGroupStart")?;
+            THEIRS.set(THEIRS.get() + 1);
+        }
+        Ok(())
+    })
 }
 
 /// `ncclGroupEnd`.
 pub(crate) fn end() -> Status {
-    progressing(groups::end)
+    progressing(|| {
+        let theirs = end_theirs();
+        let ended = groups::end();
+        theirs.and(ended)
+    })
+}
+
+fn end_theirs() -> Result<Progress, Failure> {
+    let open = THEIRS.get();
+    if let (Some(real), true) = (opened(), open > 0) {
+        THEIRS.set(open - 1);
+        real.group("ncclGroupEnd")?;
+    }
+    Ok(Progress::Done)
 }

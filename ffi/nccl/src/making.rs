@@ -6,11 +6,11 @@ use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_abi::groups::{self, Progress};
 
-use crate::banner;
 use crate::comm::{Comm, Maker, announce, forget};
 use crate::config::Options;
 use crate::status::{Status, progressing};
 use crate::types::{ncclComm_t, ncclConfig_t};
+use crate::{banner, fallback};
 
 /// How a communicator is made.
 pub(crate) struct Plan<W> {
@@ -121,6 +121,8 @@ unsafe fn attempt<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 
     unsafe { to.write(std::ptr::null_mut()) };
     // SAFETY: `config` is null or as it must be (this function's contract).
     let options = unsafe { Options::read(config) }?;
+    // What is wrong with it is said at once, and not where it is needed.
+    fallback::real()?;
     let plan = prepare(&options)?;
     let (handle, maker) = if plan.is_member {
         let (handle, maker) = announce()?;

@@ -29,6 +29,36 @@ pub enum Status {
     Timeout = 8,
 }
 
+impl Status {
+    /// The result of a code; an internal error of one that is none.
+    pub(crate) fn from_code(code: c_int) -> Self {
+        match code {
+            0 => Self::Success,
+            1 => Self::Cuda,
+            2 => Self::System,
+            4 => Self::Argument,
+            5 => Self::Usage,
+            6 => Self::Remote,
+            7 => Self::InProgress,
+            8 => Self::Timeout,
+            _ => Self::Internal,
+        }
+    }
+
+    /// The kind of failure that it stands for.
+    pub(crate) fn kind(self) -> Kind {
+        match self {
+            Self::Cuda => Kind::Device,
+            Self::System => Kind::System,
+            Self::Argument => Kind::Argument,
+            Self::Usage => Kind::Usage,
+            Self::Remote => Kind::Remote,
+            Self::Timeout => Kind::Timeout,
+            Self::Success | Self::Internal | Self::InProgress => Kind::Internal,
+        }
+    }
+}
+
 impl Code for Status {
     const SUCCESS: Self = Self::Success;
 

@@ -9,8 +9,8 @@ use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 
 pub use crate::status::Status as ncclResult_t;
 
-/// A communicator: its handle.
-pub type ncclComm_t = *mut c_void;
+/// A communicator: its handle. No other argument is of this type.
+pub type ncclComm_t = *mut ncclComm;
 /// A result that C passes, which may be any number.
 pub type ncclResultNumber = c_int;
 /// An element type. C may pass any number, which an enumeration of Rust could not hold.
@@ -65,6 +65,7 @@ macro_rules! opaque {
 }
 
 opaque! {
+    ncclComm
     ncclWaitSignalDesc_t
     ncclDevCommRequirements_t
     ncclDevComm_t

@@ -16,7 +16,8 @@ fn rows_are_what_is_on_record() {
 
 #[test]
 fn refusals_name_the_function_and_the_reason() {
-    let refused: Vec<_> = ROWS.iter().filter(|row| row.how == "refuse").collect();
+    let is_refused = |row: &&Row| matches!(row.how, "refuse" | "lack");
+    let refused: Vec<_> = ROWS.iter().filter(is_refused).collect();
     let said: BTreeMap<_, _> = refusals().into_iter().collect();
     for row in &refused {
         let (name, reason) = (row.name, row.reason);
@@ -31,10 +32,11 @@ fn refusals_name_the_function_and_the_reason() {
 fn the_documents_have_the_table() {
     let mut rows = BTreeMap::<_, Vec<_>>::new();
     for row in ROWS {
-        let how = if row.how == "refuse" {
-            format!("refused: {}", row.reason)
-        } else {
-            "native".to_owned()
+        let how = match row.how {
+            "refuse" => format!("forwarded, else refused: {}", row.reason),
+            "lack" => format!("refused: {}", row.reason),
+            "either" => "forwarded, else native".to_owned(),
+            _ => "native".to_owned(),
         };
         let name = row.name.strip_prefix("nccl").unwrap();
         rows.entry(how).or_default().push(name);

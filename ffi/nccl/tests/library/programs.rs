@@ -27,8 +27,30 @@ fn compile(directory: &Path, name: &str) -> PathBuf {
     program
 }
 
+/// Compiles a library that stands in for NVIDIA's.
+fn compile_fallback(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let library = directory.join(name);
+    let status = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args([
+            "-std=c11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
+        ])
+        .args(options)
+        .arg(format!("{PACKAGE}/tests/fallback.c"))
+        .arg("-o")
+        .arg(&library)
+        .status()
+        .expect("a compiler is needed: install gcc, or set CC");
+    assert!(status.success(), "the compiler's complaints are above");
+    library
+}
+
 /// Runs a program as this number of ranks.
 fn launch(program: &Path, size: usize) -> Vec<Output> {
+    launch_with(program, size, &[])
+}
+
+/// The same, with variables.
+fn launch_with(program: &Path, size: usize, variables: &[(&str, &Path)]) -> Vec<Output> {
     let id = program.with_extension(size.to_string());
     let start = |rank: usize| {
         Command::new(program)
@@ -38,6 +60,7 @@ fn launch(program: &Path, size: usize) -> Vec<Output> {
             .env("SPARK_CCL_BACKEND", "host")
             // A rank that another one leaves waiting says so.
             .env("SPARK_CCL_TIMEOUT", "120")
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -137,6 +160,59 @@ fn it_says_what_it_is_and_what_it_makes() {
         assert!(line.contains(" comm 0x"), "{line}");
         let rest = " rank 0 nranks 1 cudaDev -1 busId 0 commId 0x";
         assert!(line.contains(rest), "{line}");
+    }
+}
+
+#[test]
+fn what_is_not_done_here_goes_to_the_library_that_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "forward");
+    let fallback = compile_fallback(directory.path(), "fallback.so", &[]);
+    let ranks = launch_with(&program, 2, &[("SPARK_CCL_NCCL_FALLBACK", &fallback)]);
+    verify(&ranks, 2);
+    for (rank, output) in ranks.iter().enumerate() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let told: Vec<_> = said.lines().collect();
+        let made = format!("fallback: rank {rank} of 2 with the id of the fallback");
+        let expected = [
+            "fallback: rank 0 of 1 with a program's own",
+            &made,
+            "fallback: a group begins",
+            "fallback: broadcast",
+            "fallback: a group ends",
+            "fallback: destroyed",
+            "fallback: destroyed",
+        ];
+        assert_eq!(told, expected);
+    }
+}
+
+#[test]
+fn libraries_that_cannot_be_used_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "unusable");
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("text"), "no library").unwrap();
+    compile_fallback(directory.path(), "old.so", &["-DVERSION=2708"]);
+    compile_fallback(directory.path(), "other.so", &["-DncclGetVersion=other"]);
+    for (path, words) in [
+        (at("missing"), "No such file"),
+        (at(""), "is a folder"),
+        (at("text"), "cannot be opened"),
+        (at("other.so"), "is not NCCL"),
+        (at("old.so"), "is NCCL 2.7.8, and too old"),
+        (library().to_owned(), "is this library itself"),
+        (PathBuf::from("libnccl.so.2"), "is no absolute path"),
+    ] {
+        let output = Command::new(&program)
+            .arg(words)
+            .env_clear()
+            .env("SPARK_CCL_BACKEND", "host")
+            .env("SPARK_CCL_NCCL_FALLBACK", &path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.stdout, b"right\n", "{path:?}: {said}");
     }
 }
 

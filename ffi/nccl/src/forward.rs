@@ -1,0 +1,69 @@
+//! What goes to the library of NVIDIA's that `SPARK_CCL_NCCL_FALLBACK` names: functions that are
+//! not done here, and every function of a communicator that is none of ours. That library, where a
+//! program has mapped it itself, calls some of its functions by their names, and so comes here with
+//! its own communicators.
+
+use std::any::Any;
+
+use spark_ccl_abi::failure::{Failure, Kind, guarded};
+
+use crate::comm::{find, is_ours};
+use crate::fallback::Real;
+use crate::refusal::Answer;
+use crate::status::Status;
+use crate::types::ncclComm_t;
+
+/// Functions that all ranks call, so that they can make a communicator of that library's.
+const COLLECTIVE: [&str; 2] = ["ncclCommWindowRegister", "ncclDevCommCreate"];
+
+/// Whether an argument is a communicator of another library's.
+pub(crate) fn is_foreign<T: 'static>(argument: &T) -> bool {
+    let argument: &dyn Any = argument;
+    let comm = argument.downcast_ref::<ncclComm_t>();
+    comm.is_some_and(|comm| !comm.is_null() && !is_ours(*comm))
+}
+
+/// An argument for a function of that library's: one of our communicators becomes the one that
+/// stands behind it.
+pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Result<T, Failure> {
+    let any: &mut dyn Any = &mut argument;
+    if let Some(comm) = any.downcast_mut::<ncclComm_t>()
+        && is_ours(*comm)
+    {
+        let own = find(*comm)?;
+        *comm = if COLLECTIVE.contains(&name) {
+            own.shadow.made(&own.inner, real)?
+        } else {
+            own.shadow.get().ok_or_else(|| {
+                Failure::new(
+                    Kind::Usage,
+                    format!(
+                        "{name} goes to {}, which has no communicator yet: the ranks make it in \
+                         {}, or {}",
+                        real.name(),
+                        COLLECTIVE[0],
+                        COLLECTIVE[1]
+                    ),
+                )
+            })?
+        };
+    }
+    Ok(argument)
+}
+
+/// Calls a function of that library's, and says what has failed.
+pub(crate) fn send<A: Answer>(
+    name: &str,
+    real: &Real,
+    call: impl FnOnce() -> Result<A::Raw, Failure>,
+) -> A {
+    let mut raw = None;
+    let called: Status = guarded(|| {
+        raw = Some(call()?);
+        Ok(())
+    });
+    match raw {
+        None => A::nothing(called),
+        Some(raw) => A::of(raw, |code| guarded(|| real.passed(name, code))),
+    }
+}

@@ -1,0 +1,96 @@
+/*
+ * A library in NCCL's place, as far as the tests send calls there. It knows its own communicators,
+ * and the ranks of the one that it makes for ours, and writes what it is asked for.
+ */
+#include "abi.h"
+
+#ifndef VERSION
+#define VERSION 22809
+#endif
+
+/* What is not null, and none of ours. */
+static int communicator = 7;
+
+#define EXPORTED __attribute__((visibility("default")))
+
+static void tell(const char *what) { fprintf(stderr, "fallback: %s\n", what); }
+
+EXPORTED ncclResult_t ncclGetVersion(int *version)
+{
+    *version = VERSION;
+    return ncclSuccess;
+}
+
+EXPORTED const char *ncclGetLastError(ncclComm_t comm)
+{
+    return comm == NULL ? "the last error of the fallback" : "the error of its communicator";
+}
+
+EXPORTED ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    memcpy(id, "the id of the fallback", 23);
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclCommInitRank(ncclComm_t *comm, int size, ncclUniqueId id, int rank)
+{
+    char what[200];
+    snprintf(what, sizeof what, "rank %d of %d with %s", rank, size, id.internal);
+    tell(what);
+    *comm = (ncclComm_t)(void *)&communicator;
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    tell(*(int *)(void *)comm == 7 ? "destroyed" : "destroyed another one");
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclCommCount(const ncclComm_t comm, int *count)
+{
+    *count = *(int *)(void *)comm == 7 ? 77 : 78;
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, ncclDataType_t type,
+                                    int root, ncclComm_t comm, cudaStream_t stream)
+{
+    (void)send, (void)recv, (void)count, (void)type, (void)root, (void)stream;
+    tell(*(int *)(void *)comm == 7 ? "broadcast" : "broadcast of another one");
+    return ncclInvalidUsage;
+}
+
+/* As in NCCL, by its name: which may be another library's function. */
+EXPORTED ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root,
+                                ncclComm_t comm, cudaStream_t stream)
+{
+    return ncclBroadcast(buffer, buffer, count, type, root, comm, stream);
+}
+
+EXPORTED ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size_t bytes,
+                                             ncclWindow_t *window, int flags)
+{
+    (void)bytes, (void)flags;
+    *window = *(int *)(void *)comm == 7 ? buffer : NULL;
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclSignal(int peer, int index, int context, unsigned int flags,
+                                 ncclComm_t comm, cudaStream_t stream)
+{
+    (void)index, (void)context, (void)flags, (void)stream;
+    return peer == 1 && *(int *)(void *)comm == 7 ? ncclSuccess : (ncclResult_t)99;
+}
+
+EXPORTED ncclResult_t ncclGroupStart(void)
+{
+    tell("a group begins");
+    return ncclSuccess;
+}
+
+EXPORTED ncclResult_t ncclGroupEnd(void)
+{
+    tell("a group ends");
+    return ncclSuccess;
+}
