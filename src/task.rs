@@ -33,6 +33,8 @@ pub(crate) struct Task {
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) reduction: Reduction,
+    /// Where its factor is, if it is in memory of a device.
+    pub(crate) factor_at: Option<u64>,
     /// The caller passed one buffer. [`Signature::in_place`] says so only where all ranks must
     /// agree on it.
     pub(crate) in_place: bool,

@@ -98,6 +98,15 @@ impl UntypedCall {
         self
     }
 
+    /// Sums each rank's elements times its factor: an element in memory of this rank's GPU, which
+    /// is read when the call runs there. For calls on device memory, by our own kernels.
+    #[cfg(feature = "cuda")]
+    pub fn pre_mul_sum_at(mut self, factor: *const u8) -> Self {
+        self.op = Some(ReduceOp::PreMulSum);
+        self.spec.factor_at = Some(factor.addr() as u64);
+        self
+    }
+
     /// The root, of operations that have one.
     pub fn root(mut self, root: usize) -> Self {
         self.spec.root = root;

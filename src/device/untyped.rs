@@ -171,6 +171,9 @@ impl<'a> Prepared<'a> {
         let place = |side: &str, start, len| place(&**engine, call, side, start, len);
         let (spec, regions) = call.prepare_in(comm, place)?;
         let task = spec.checked(regions, comm.planner().ranks())?;
+        if let Some(at) = task.factor_at {
+            check_factor(&**engine, call, at)?;
+        }
         // SAFETY: the stream is a default one, or lives until the prepared call is dropped (this
         // function's contract).
         let stream = unsafe { borrow(&**engine, given.stream) }?;
@@ -244,6 +247,25 @@ fn place(
         ))
     });
     found.map(|(device, order)| at(device, order))
+}
+
+/// Refuses a factor that kernels of this rank's device could not read.
+fn check_factor(engine: &dyn Engine, call: &UntypedCall, at: u64) -> Result<(), Error> {
+    let (gpu, bytes) = (engine.gpu(), call.dtype().size() as u64);
+    let own = gpu.context.ordinal();
+    let problem = if at.is_multiple_of(bytes) {
+        match of_the_program(gpu, at, bytes, bytes)? {
+            Ok(device) if device == own => return Ok(()),
+            Ok(device) => format!("is of device {device}, and not of this rank's, {own}"),
+            Err(problem) => problem,
+        }
+    } else {
+        format!("must be aligned to its {bytes} bytes")
+    };
+    Err(call.invalid(format!(
+        "the factor of rank {} at {at:#x} {problem}",
+        gpu.rank
+    )))
 }
 
 /// The device that memory of the program is of, or what is wrong with it. It ends after `room`

@@ -15,6 +15,8 @@ pub(crate) struct Spec {
     pub(crate) operation: Operation,
     pub(crate) dtype: DType,
     pub(crate) reduction: Reduction,
+    /// Where the reduction's factor is, if it is in memory of a device.
+    pub(crate) factor_at: Option<u64>,
     /// 0 without a root.
     pub(crate) root: usize,
     /// The peer that is sent to.
@@ -48,6 +50,7 @@ impl Spec {
             operation,
             dtype,
             reduction: Reduction::NONE,
+            factor_at: None,
             root: 0,
             to: 0,
             from: 0,
@@ -94,6 +97,7 @@ impl Spec {
             input,
             output,
             reduction: self.reduction,
+            factor_at: self.factor_at,
             in_place: self.in_place,
             input_block: None,
             by_any_path: self.by_any_path,

@@ -107,6 +107,12 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
+    /// Sets a sum with a factor that is in memory of the communicator's GPU: an element of the
+    /// call's type, which nobody writes until the call has run.
+    pub fn reduces_at(&mut self, factor: *const c_void) {
+        self.change(|call| call.pre_mul_sum_at(factor.cast()));
+    }
+
     /// Sets the buffers of a collective, or the one that both are in, and its root, if it has one.
     /// The other ranks have no buffer on the side that only the root has: what they pass there is
     /// not looked at.

@@ -103,6 +103,7 @@ impl Rank {
             dtype: DType::Bf16,
             op: ReduceOp::Sum,
             factor: 0,
+            is_factor_in_memory: false,
             root: 0,
             count: bytes / 2,
             input: self.input.address(),

@@ -5,15 +5,17 @@
 #include "session.h"
 
 // Multiplies by this rank's factor, if it has one of its own, before anything else. One that all
-// share is applied by who reduces: what is sent is what the rank has.
+// share is applied by who reduces: what is sent is what the rank has. One in memory is read for
+// each batch, which takes no register in between: nobody writes it before the kernel has ended.
 template <class Protocol>
 DEVICE void scale(const Call& call, Batch<Protocol>& batch) {
-    if (call.scaling != OWN) {
+    if (!is_own(call.scaling)) {
         return;
     }
+    u64 factor = own_factor(call.type, call.scaling, call.factor);
     UNROLL for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
         u64& word = batch.of[i / Protocol::OF_LANE].word[i % Protocol::OF_LANE];
-        word = scaled_word(call.type, call.factor, word);
+        word = scaled_word(call.type, factor, word);
     }
 }
 

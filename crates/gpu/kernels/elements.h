@@ -228,6 +228,20 @@ struct Scaled {
     }
 };
 
+template <class Type>
+struct Loaded {
+    DEVICE static u64 call(u64 address) { return *(const typename Type::Bits*)address; }
+};
+
+// The bits of an element in memory.
+NOT_INLINED u64 element_at(u32 type, u64 address) { return with_type<Loaded>(type, address); }
+
+DEVICE bool is_own(u32 scaling) { return scaling == OWN || scaling == OWN_IN_MEMORY; }
+// The bits of this rank's factor.
+DEVICE u64 own_factor(u32 type, u32 scaling, u64 factor) {
+    return scaling == OWN_IN_MEMORY ? element_at(type, factor) : factor;
+}
+
 // The elements of a word times a factor, rounded.
 NOT_INLINED u64 scaled_word(u32 type, u64 factor, u64 word) {
     return with_type<Scaled>(type, factor, word);

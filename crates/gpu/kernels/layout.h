@@ -114,8 +114,9 @@ struct Arguments {
 
 // Which elements a factor is for: none; this rank's, where the products are rounded before they go
 // anywhere, as other ranks have other factors; all ranks', where the products are added as they
-// are.
-enum Scaling : u32 { PLAIN = 0, OWN = 1, SHARED = 2 };
+// are; or this rank's by a factor that is in memory, whose address the call has, and which is read
+// when the kernel runs.
+enum Scaling : u32 { PLAIN = 0, OWN = 1, SHARED = 2, OWN_IN_MEMORY = 3 };
 
 enum Reason : u32 { LATE = 1, ABORTED = 2, MISMATCH = 3, OTHER_MESSAGE = 4 };
 

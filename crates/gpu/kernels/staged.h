@@ -13,10 +13,12 @@ struct Passage {
     u64 pieces;
     // How many operations there were before.
     u64 before;
+    // The bits of this rank's factor.
+    u64 factor;
 
     DEVICE explicit Passage(const Passing& passing)
         : transfer(passing.transfer), lane(passing.stage, cta()), pieces(number_of_pieces()),
-          before(*passing.stage.operations) {}
+          before(*passing.stage.operations), factor(read_factor()) {}
 
     // Copies a piece of the input to its slot, and rings.
     DEVICE void put(u64 number) {
@@ -28,7 +30,7 @@ struct Passage {
                 copy(slot + block * length, from, length);
             }
         }
-        lane.ring(number, {transfer.words, transfer.factor, manner(), transfer.input, transfer.output});
+        lane.ring(number, {transfer.words, factor, manner(), transfer.input, transfer.output});
     }
 
     // Copies the result of a piece from its slot.
@@ -60,6 +62,17 @@ struct Passage {
     DEVICE const u64* progress(u64) const { return &lane.stage.control->progress; }
 
 private:
+    // One in memory is read here, before any wait.
+    DEVICE u64 read_factor() const {
+        switch (transfer.factor_bytes) {
+        case 1: return *(const u8*)transfer.factor;
+        case 2: return *(const u16*)transfer.factor;
+        case 4: return *(const u32*)transfer.factor;
+        case 8: return *(const u64*)transfer.factor;
+        default: return transfer.factor;
+        }
+    }
+
     DEVICE u64 number_of_pieces() const {
         u64 all = (transfer.bytes + transfer.piece - 1) / transfer.piece;
         // One of nothing, too.

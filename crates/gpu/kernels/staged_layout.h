@@ -79,7 +79,9 @@ struct Transfer {
     u64 bytes;
     u64 piece;
     u64 words[2];
+    // This rank's factor; or where it is, and how many bytes it has there.
     u64 factor;
+    u64 factor_bytes;
     // How many blocks this rank has.
     u32 inputs;
     u32 outputs;
@@ -127,8 +129,8 @@ static_assert(sizeof(Bell) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(Answer) == 64, "as in src/staged/layout.rs");
 static_assert(sizeof(StageControl) == 32, "as in src/staged/layout.rs");
 static_assert(sizeof(Stage) == 72, "as in src/staged/layout.rs");
-static_assert(sizeof(Transfer) == 88, "as in src/staged/layout.rs");
-static_assert(sizeof(Passing) == 160, "as in src/staged/layout.rs");
+static_assert(sizeof(Transfer) == 96, "as in src/staged/layout.rs");
+static_assert(sizeof(Passing) == 168, "as in src/staged/layout.rs");
 static_assert(sizeof(StageFlow) == 16, "as in src/staged/layout.rs");
 static_assert(sizeof(StageMessage) == 40, "as in src/staged/layout.rs");
 static_assert(sizeof(Posting) == 3784, "as in src/staged/layout.rs; a kernel has room for 4096");

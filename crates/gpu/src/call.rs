@@ -18,8 +18,10 @@ pub struct Call {
     /// How elements are reduced, if they are.
     pub op: ReduceOp,
     /// This rank's factor, for [`ReduceOp::PreMulSum`]: the bits of an element, in the lowest
-    /// bytes.
+    /// bytes; or where it is in memory.
     pub factor: u64,
+    /// Whether the factor is in memory, from which the kernel reads it.
+    pub is_factor_in_memory: bool,
     /// The root's rank, if there is one.
     pub root: usize,
     /// The elements of the shorter buffer: a block, where the other one has one for each rank.
@@ -76,9 +78,24 @@ impl Call {
         // There are at most 8 ranks.
         let divisor = reduction.divisor.unwrap_or(1) as u32;
         match reduction.scale {
+            _ if self.has_factor_in_memory() => (Scaling::OwnInMemory, self.factor, divisor),
             Scale::Unrounded(factor) => (Scaling::Shared, factor.to_bits(), divisor),
             Scale::Float(_) | Scale::Int(_) => (Scaling::Own, self.factor, divisor),
             Scale::One => (Scaling::Plain, 0, divisor),
+        }
+    }
+
+    /// Whether the kernel reads a factor from memory.
+    fn has_factor_in_memory(&self) -> bool {
+        self.is_factor_in_memory && self.op == ReduceOp::PreMulSum && self.operation.reduces()
+    }
+
+    /// The bytes of a factor in memory; 0 of one that is here.
+    pub(crate) fn factor_bytes(&self) -> u64 {
+        if self.has_factor_in_memory() {
+            self.dtype.size() as u64
+        } else {
+            0
         }
     }
 
@@ -109,6 +126,7 @@ mod tests {
         dtype: DType::F32,
         op: ReduceOp::Sum,
         factor: 0,
+        is_factor_in_memory: false,
         root: 0,
         count: 0,
         input: 0,

@@ -44,6 +44,7 @@ pub(crate) enum Scaling {
     Plain = 0,
     Own = 1,
     Shared = 2,
+    OwnInMemory = 3,
 }
 
 /// An operation of a rank.

@@ -213,6 +213,7 @@ impl Stage {
             output: call.output,
             words: call.words,
             factor: call.factor,
+            factor_bytes: call.factor_bytes(),
             manner,
             ..Transfer::NOTHING
         };
@@ -303,6 +304,7 @@ impl Stage {
             piece: cut.len() * size,
             words: call.words,
             factor: call.factor,
+            factor_bytes: call.factor_bytes(),
             inputs: held(Side::Input),
             outputs: held(Side::Output),
             is_shared: u32::from(cut.is_shared()),

@@ -35,6 +35,8 @@ struct Operation {
     bool is_scaled;
     // Whether one of two ranks leads.
     bool is_led = false;
+    // Whether the factor is in memory.
+    bool is_in_memory = false;
 };
 
 // The scratch and the buffers of a rank.
@@ -42,6 +44,7 @@ struct Rank {
     std::vector<u64> scratch;
     std::vector<Rounds> rounds;
     std::vector<std::vector<u8>> inputs, outputs;
+    std::vector<u64> factors;
     State state = {};
     Control control = {};
     Failure failure = {};
@@ -184,6 +187,7 @@ inline Operation random_operation(u64 seed, u32 ranks, u64 first_round) {
     operation.bytes = below(most / size_of(operation.type)) * size_of(operation.type);
     u64 flag = first_round + below(100);
     operation.flag = below(3) == 0 ? (below(2) ? flag : flag << 32 | (u32)flag) : 0;
+    operation.is_in_memory = operation.is_scaled && below(2);
     return operation;
 }
 
@@ -207,8 +211,8 @@ inline Call call_of(const Operation& operation, u32 number, u32 ranks, u32 rank,
     call.output_stride = is_side_by_side(kind) ? operation.bytes : 0;
     call.words[0] = number;
     call.words[1] = (u64)kind << 32 | operation.bytes;
-    call.factor = factor_of(number, rank);
-    call.scaling = operation.is_scaled ? OWN : PLAIN;
+    call.factor = operation.is_in_memory ? (u64)&own.factors[number] : factor_of(number, rank);
+    call.scaling = operation.is_in_memory ? OWN_IN_MEMORY : operation.is_scaled ? OWN : PLAIN;
     call.combine = operation.combine;
     call.divisor = operation.divisor;
     call.type = operation.type;
@@ -225,6 +229,7 @@ inline void prepare(World& world, const std::vector<Operation>& operations) {
             u64 length = operation.bytes * world.ranks + 16;
             own.inputs.emplace_back(length, 0xee);
             own.outputs.emplace_back(length, 0xee);
+            own.factors.push_back(factor_of(number, rank));
             Call call = call_of(operation, number, world.ranks, rank, own);
             u64 bytes = operation.bytes * (call.input_stride != 0 ? world.ranks : 1);
             for (u64 at = 0; at < bytes && call.input != nullptr; at++) {

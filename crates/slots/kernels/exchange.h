@@ -141,7 +141,7 @@ private:
     }
     DEVICE void put(u32 peer, Part part) {
         const u8* from = input(peer, part);
-        if (call.scaling == OWN) {
+        if (arithmetic.scaling == OWN) {
             copy_scaled(slots.room_for(peer), {from, part.length, arithmetic});
         } else {
             copy_piece(slots.room_for(peer), from, part.length);

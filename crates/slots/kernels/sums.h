@@ -8,11 +8,11 @@
 
 NOT_INLINED void copy_piece(u8* to, const u8* from, u64 bytes) { copy(to, from, bytes); }
 
-// How elements of a call become one.
+// How elements of a call become one. A factor in memory is read here, before any wait.
 DEVICE Call arithmetic_of(const Exchanging& call) {
     Call arithmetic = {};
-    arithmetic.factor = call.factor;
-    arithmetic.scaling = call.scaling;
+    arithmetic.factor = own_factor(call.type, call.scaling, call.factor);
+    arithmetic.scaling = is_own(call.scaling) ? (u32)OWN : call.scaling;
     arithmetic.combine = call.combine;
     arithmetic.divisor = call.divisor;
     arithmetic.type = call.type;

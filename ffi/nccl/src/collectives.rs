@@ -12,6 +12,7 @@ use spark_ccl_cuda::is_device_only;
 
 use crate::comm::enter;
 use crate::config::check;
+use crate::factors::Value;
 use crate::status::Status;
 use crate::types::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t};
 
@@ -73,9 +74,13 @@ impl Call {
         let dtype = dtype(self.datatype, "ncclDataType_t")?;
         let mut draft = Draft::new(&comm.inner, self.operation, dtype);
         if let Some(op) = op {
-            let (op, factor) = comm.factors.find(op, dtype)?;
-            // SAFETY: `factor` has 8 bytes, of which an element is at most as long.
-            unsafe { draft.reduces(op, factor.as_ptr().cast()) }?;
+            match comm.factors.find(op, dtype)? {
+                // SAFETY: `factor` has 8 bytes, of which an element is at most as long.
+                (op, Value::Bytes(factor)) => unsafe { draft.reduces(op, factor.as_ptr().cast()) }?,
+                (_, Value::At(address)) => {
+                    draft.reduces_at(std::ptr::without_provenance(address));
+                }
+            }
         }
         fill(&mut draft)?;
         let mut memory = draft.memory();

@@ -25,7 +25,16 @@ pub(crate) struct Factors(Mutex<BTreeMap<ncclRedOp_t, Factor>>);
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
     pub(crate) dtype: DType,
-    pub(crate) bytes: [u8; 8],
+    pub(crate) value: Value,
+}
+
+/// Where a factor is.
+#[derive(Clone, Copy)]
+pub(crate) enum Value {
+    /// Its bytes are here.
+    Bytes([u8; 8]),
+    /// At this address of a GPU's memory, from which each call reads it.
+    At(usize),
 }
 
 impl Factors {
@@ -47,22 +56,18 @@ impl Factors {
     }
 
     /// The reduction of a number, for elements of a type, and its factor if it has one.
-    pub(crate) fn find(
-        &self,
-        op: ncclRedOp_t,
-        dtype: DType,
-    ) -> Result<(ReduceOp, [u8; 8]), Failure> {
+    pub(crate) fn find(&self, op: ncclRedOp_t, dtype: DType) -> Result<(ReduceOp, Value), Failure> {
         if op < FIRST {
-            return Ok((reduction(op, "ncclRedOp_t")?, [0; 8]));
+            return Ok((reduction(op, "ncclRedOp_t")?, Value::Bytes([0; 8])));
         }
         let made = self.0.lock().get(&op).copied();
-        let Factor { dtype: own, bytes } = made.ok_or_else(|| unknown(op))?;
+        let Factor { dtype: own, value } = made.ok_or_else(|| unknown(op))?;
         if own != dtype {
             return Err(Failure::invalid(format!(
                 "the ncclRedOp_t {op} has a factor of type {own}, and the call elements of {dtype}"
             )));
         }
-        Ok((ReduceOp::PreMulSum, bytes))
+        Ok((ReduceOp::PreMulSum, value))
     }
 }
 

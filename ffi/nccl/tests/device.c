@@ -66,6 +66,39 @@ static void record_an_event(void)
     require(cuEventDestroy_v2(event) == 0, "an event");
 }
 
+/* A factor in the GPU's memory is read when the call runs; one of the host's is copied. */
+static void multiply(void)
+{
+    int32_t factor = 7, later = 3;
+    CUdeviceptr memory;
+    ncclRedOp_t at[RANKS], copied[RANKS];
+    require(cuCtxSetCurrent(context) == 0 && cuMemAlloc_v2(&memory, 8) == 0, "memory");
+    require(cuMemcpyHtoDAsync_v2(memory, &factor, 4, streams[0]) == 0, "a copy");
+    for (int i = 0; i < RANKS; i++) {
+        SUCCEEDS(ncclRedOpCreatePreMulSum(&at[i], (void *)(uintptr_t)memory, ncclInt32,
+                                          ncclScalarDevice, all[i]));
+        factor = i == 0 ? 2 : 5;
+        SUCCEEDS(ncclRedOpCreatePreMulSum(&copied[i], &factor, ncclInt32, ncclScalarHostImmediate,
+                                          all[i]));
+        factor = 0;
+    }
+    require(cuMemcpyHtoDAsync_v2(memory, &later, 4, streams[0]) == 0, "a copy");
+    require(cuStreamSynchronize(streams[0]) == 0, "a copy");
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+    TOGETHER(ncclAllReduce(from, to, COUNT, ncclInt32, i == 0 ? at[0] : copied[1], all[i], STREAM));
+    sees(1, 5, 3 * 5 + 5 * 15, "a factor of each kind");
+    TOGETHER(ncclAllReduce(from, to, COUNT, ncclInt32, copied[i], all[i], STREAM));
+    sees(0, 5, 2 * 5 + 5 * 15, "factors that were copied");
+    TOGETHER(ncclReduceScatter(from, to, COUNT / 2, ncclInt32, at[i], all[i], STREAM));
+    sees(0, 5, 3 * 20, "factors in memory");
+    SUCCEEDS(ncclRedOpCreatePreMulSum(&at[0], seen, ncclInt32, ncclScalarDevice, all[0]));
+    FAILS(ncclAllReduce((void *)(uintptr_t)send[0], (void *)(uintptr_t)recv[0], COUNT, ncclInt32,
+                        at[0], all[0], streams[0]),
+          ncclInvalidArgument, "the factor of rank 0");
+    require(cuCtxSetCurrent(context) == 0 && cuMemFree_v2(memory) == 0, "memory");
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+}
+
 static ncclResult_t ended;
 
 static void *destroy(void *of)
@@ -189,6 +222,7 @@ int main(void)
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
     record_an_event();
+    multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,
           "is no memory that the driver of device 0 knows of");
     for (int i = 0; i < RANKS; i++) {

@@ -12,6 +12,9 @@ use crate::task::Spec;
 impl UntypedCall {
     /// The call with its reduction, and its host memory.
     pub(super) fn prepare(&self, comm: &Communicator) -> Result<(Spec, (Region, Region)), Error> {
+        if self.spec.factor_at.is_some() {
+            return Err(self.invalid("a factor in memory of a device: pass its bytes".to_owned()));
+        }
         self.prepare_in(comm, |side, start, len| self.place(side, start, len, comm))
     }
 

@@ -96,7 +96,10 @@ impl KernelEngine {
             operation: task.operation(),
             dtype: task.signature.dtype,
             op: reduction.op.unwrap_or(ReduceOp::Sum),
-            factor: u64::from_ne_bytes(reduction.factor),
+            factor: task
+                .factor_at
+                .unwrap_or(u64::from_ne_bytes(reduction.factor)),
+            is_factor_in_memory: task.factor_at.is_some(),
             root: task.signature.root as usize,
             count: task.signature.count as usize,
             input,

@@ -126,6 +126,14 @@ impl NcclEngine {
                     .to_owned(),
             });
         }
+        if task.factor_at.is_some() {
+            return Err(Error::Unsupported {
+                what: "a factor in memory of a device".to_owned(),
+                reason: "with NCCL it is not implemented: pass its bytes, or take \
+                         SPARK_CCL_BACKEND=engine"
+                    .to_owned(),
+            });
+        }
         self.admit_type(task)?;
         self.base.admit(task, stream)
     }

@@ -57,6 +57,7 @@ pub(super) struct Transfer {
     pub(super) piece: u64,
     pub(super) words: [u64; 2],
     pub(super) factor: u64,
+    pub(super) factor_bytes: u64,
     pub(super) inputs: u32,
     pub(super) outputs: u32,
     pub(super) is_shared: u32,
@@ -74,6 +75,7 @@ impl Transfer {
         piece: 1,
         words: [0; 2],
         factor: 0,
+        factor_bytes: 0,
         inputs: 0,
         outputs: 0,
         is_shared: 0,
@@ -120,8 +122,8 @@ pub(super) struct Posting {
 
 // `staged_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
 const _: () = assert!(size_of::<StageLayout>() == 72);
-const _: () = assert!(size_of::<Transfer>() == 88);
-const _: () = assert!(size_of::<Passing>() == 160);
+const _: () = assert!(size_of::<Transfer>() == 96);
+const _: () = assert!(size_of::<Passing>() == 168);
 const _: () = assert!(size_of::<StageFlow>() == 16);
 const _: () = assert!(size_of::<StageMessage>() == 40);
 const _: () = assert!(size_of::<Posting>() == 3784);

@@ -21,6 +21,7 @@ pub(super) fn setting(kernel: Kernel, operation: Operation, ranks: usize, words:
         dtype: DType::U64,
         op: ReduceOp::Sum,
         factor: 0,
+        is_factor_in_memory: false,
         root: 0,
         count: words as usize,
         input: 0,

@@ -38,6 +38,7 @@ fn random_call(seed: u64, number: usize, own: &Rank, outputs: &DeviceBlock, rank
         dtype: DType::U32,
         op: [ReduceOp::Sum, ReduceOp::Max][random / 64 % 2],
         factor: 0,
+        is_factor_in_memory: false,
         root: random / 128 % ranks,
         count: random / 1024 % most,
         input: own.input.address() + (random / 8 % 8 * 4) as u64,

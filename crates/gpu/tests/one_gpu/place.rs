@@ -104,6 +104,7 @@ impl Place {
             dtype: case.dtype,
             op: case.op,
             factor: case.factor(rank),
+            is_factor_in_memory: false,
             root: case.root,
             count: case.count,
             input: if is_used(Side::Input) { input } else { 0 },

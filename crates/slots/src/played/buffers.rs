@@ -110,6 +110,8 @@ pub(super) struct Buffers {
     input: (usize, usize),
     output: (usize, usize),
     len: usize,
+    /// This rank's, alone.
+    factor: Vec<u64>,
     pub(super) call: Call,
     pub(super) rank: usize,
 }
@@ -136,6 +138,7 @@ impl Buffers {
             input,
             output,
             len: got,
+            factor: vec![call.factor(rank)],
             call,
             rank,
         }
@@ -146,6 +149,11 @@ impl Buffers {
             let start = self.memory[memory][start..].as_mut_ptr();
             start.expose_provenance() as u64
         })
+    }
+
+    /// Where the rank's factor is in memory.
+    pub(super) fn factor_at(&self) -> u64 {
+        self.factor.as_ptr().expose_provenance() as u64
     }
 
     /// The result, if nothing else was written.

@@ -337,6 +337,7 @@ impl Rank {
         let mean = call.op == ReduceOp::Avg && call.operation.reduces();
         let is_whole = call.dtype.is_integer();
         let (factor, scaling) = match (call.is_scaled, mean && !is_whole) {
+            (true, _) if call.seed.is_multiple_of(2) => (buffers.factor_at(), 3),
             (true, _) => (call.factor(buffers.rank), 1),
             (_, true) => ((1.0 / f64::from(ranks)).to_bits(), 2),
             _ => (0, 0),
