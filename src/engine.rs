@@ -153,6 +153,10 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     /// The fault that has cut it short.
     fn finalize(&self) -> Result<(), Error>;
 
+    /// Tells the other ranks which calls have run here, before this rank leaves with others under
+    /// way.
+    fn tell_what_has_run(&self);
+
     /// Ends at once, and aborts what has not run.
     fn leave(&self);
 }

@@ -151,16 +151,36 @@ impl Core {
         }
     }
 
-    /// This rank's farewell to the others.
-    pub(crate) fn leave(&mut self) -> Leave {
+    /// How many messages it has passed with each rank, where `count` counts those of a queue.
+    fn messages(&self, count: impl Fn(&PairQueue) -> u64) -> BTreeMap<Rank, Messages> {
         let mut messages: BTreeMap<Rank, Messages> = BTreeMap::new();
         for (&(peer, direction), queue) in &self.pair_queues {
             let messages = messages.entry(peer).or_default();
             match direction {
-                Direction::Out => messages.sent = queue.sequence,
-                Direction::In => messages.received = queue.sequence,
+                Direction::Out => messages.sent = count(queue),
+                Direction::In => messages.received = count(queue),
             }
         }
+        messages
+    }
+
+    /// The farewell of a rank that does nothing more of what is in flight.
+    pub(crate) fn leave_now(&self) -> Leave {
+        let done = |queue: &PairQueue| queue.sequence.saturating_sub(queue.queue.len() as u64);
+        Leave {
+            messages: Some(self.messages(done)),
+            ..Leave::after(self.watch.finished())
+        }
+    }
+
+    /// Whether the data of all that is done have left this rank.
+    pub(crate) fn has_flushed(&self) -> bool {
+        self.wires.unflushed.is_empty()
+    }
+
+    /// This rank's farewell to the others.
+    pub(crate) fn leave(&mut self) -> Leave {
+        let messages = self.messages(|queue| queue.sequence);
         let unread = self.unread().map(|unread| unread.sequence);
         let last = (1..=self.sequence).rev().take(MOST_CALLS - 1);
         let calls = unread.into_iter().chain(last);
@@ -274,6 +294,12 @@ impl Core {
         self.has_news = true;
         let limit = self.limit_of(&request);
         self.first_caller.note();
+        // The link may take what nobody will read. What the peer has sent is received all the same.
+        if let (peer, Direction::Out) = pair
+            && let Some(fault) = self.watch.latent_of(peer)
+        {
+            self.watch.raise(fault);
+        }
         let queue = self.pair_queues.entry(pair).or_default();
         queue.sequence += u64::from(is_first);
         let record = self.observed.as_ref().map(|observed| {

@@ -2,6 +2,7 @@
 //! communicator.
 
 pub(crate) mod deadline;
+pub(crate) mod exit;
 pub(crate) mod launch;
 pub(crate) mod logging;
 mod redial;
@@ -75,6 +76,12 @@ impl Drop for Stay {
     }
 }
 
+impl exit::Leaves for Stay {
+    fn leave_at_exit(&self, _: Instant) {
+        self.0.leave_world();
+    }
+}
+
 impl World {
     /// Connects the control plane of the session's ranks. Uses the `monitor` of ranks of one
     /// process, if given; else starts one on streams to this rank's neighbours.
@@ -106,9 +113,11 @@ impl World {
     /// The stay, which each membership of a communicator holds.
     pub(crate) fn stay(&self) -> Arc<Stay> {
         let mut known = self.stay.lock();
-        let stay = known
-            .upgrade()
-            .unwrap_or_else(|| Arc::new(Stay(Arc::clone(&self.monitor))));
+        if let Some(stay) = known.upgrade() {
+            return stay;
+        }
+        let stay = Arc::new(Stay(Arc::clone(&self.monitor)));
+        exit::add(&stay);
         *known = Arc::downgrade(&stay);
         stay
     }

@@ -255,7 +255,7 @@ impl Communicator {
             match self.inner.world.session.accept(member, purpose, look) {
                 Ok(stream) => return Ok(stream.socket),
                 Err(BootstrapError::Timeout(_))
-                    if Instant::now() < deadline && !self.inner.watch.failed() => {}
+                    if Instant::now() < deadline && self.inner.watch.is_whole() => {}
                 Err(error) => return Err(MemoryError::Refused(error.to_string())),
             }
         }

@@ -69,7 +69,6 @@ pub(crate) fn communicator(
     let observed = observation.as_ref().map(|it| &it.observed);
     let engine = host_engine(world, &watch, context, &members, planner, observed)?;
     let membership = Membership::new(engine, Arc::clone(&watch), rank, world.stay());
-    let membership = Arc::new(membership);
     let is_wanted = membership.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, own, &members));

@@ -230,6 +230,57 @@ impl Communicator {
         });
     }
 
+    /// Leaves the communicator at once, for this rank only: its calls under way, and later ones,
+    /// return [`Error::Failed`]. Any thread may call it; it takes half a second at most, or as long
+    /// as calls of device memory take to be aborted.
+    ///
+    /// Calls that this rank has done end well on the other ranks. Those that they need it for
+    /// otherwise fail there, and name it. To end the calls of all ranks, [`abort`](Self::abort).
+    ///
+    /// ```
+    /// # use spark_ccl::{Communicator, RedOp};
+    /// let comms = Communicator::local(2)?;
+    /// comms[0].broadcast_in_place(&mut [7_u8], 0).run()?;
+    /// comms[0].leave()?;
+    /// assert!(comms[0].broadcast_in_place(&mut [8_u8], 0).run().is_err());
+    /// let mut word = [0_u8];
+    /// comms[1].broadcast_in_place(&mut word, 0).run()?;
+    /// assert_eq!(word, [7]);
+    /// assert!(comms[1].broadcast_in_place(&mut word, 0).run().is_err());
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child.
+    pub fn leave(&self) -> Result<(), Error> {
+        self.inner.membership.check_process()?;
+        #[cfg(feature = "cuda")]
+        let _context = self.device.as_ref().map(|_| keep_context());
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.tell_what_has_run();
+        }
+        self.inner.membership.leave_now()?;
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.leave();
+        }
+        Ok(())
+    }
+
+    /// Waits for this rank's own calls, of host and of device memory, for as long as each of them
+    /// may take. Captured calls do not count.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] if they have not ended well; [`Error::Invalid`] after
+    /// [`finalize`](Self::finalize).
+    pub fn drain(&self) -> Result<(), Error> {
+        #[cfg(feature = "cuda")]
+        self.settle()?;
+        self.inner.membership.check_process()?;
+        self.inner.membership.engine().drain()
+    }
+
     /// Whether the communicator still works; its error, if not. It does not if data of an earlier
     /// operation lies unread, because the ranks called different ones; the check then takes up to
     /// 1.5 s, until the other rank has said what it called.

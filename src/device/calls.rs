@@ -29,6 +29,8 @@ pub(super) struct Calls {
     pub(super) last: Option<Arc<RecordedEvent>>,
     /// The last call that is known to have run.
     pub(super) passed: u64,
+    /// What those consist of that are known to have run.
+    pub(super) ran: DeviceCalls,
     waypoints: Waypoints,
     /// The watched call, until it has run.
     pub(super) mark: Option<Mark>,
@@ -36,6 +38,8 @@ pub(super) struct Calls {
     captured: Vec<(u64, Arc<RecordedEvent>)>,
     /// Some were captured: graphs may be launched at any time.
     is_captured: bool,
+    /// A rank has ended, and no call needed it then.
+    is_outlived: bool,
 }
 
 /// The ends of some of the calls that are not known to have run, the oldest first. By them, many
@@ -173,10 +177,12 @@ impl Calls {
             made: DeviceCalls::default(),
             last: None,
             passed: 0,
+            ran: DeviceCalls::default(),
             waypoints: Waypoints::default(),
             mark: None,
             captured: Vec::new(),
             is_captured: false,
+            is_outlived: false,
         }
     }
 
@@ -229,6 +235,14 @@ impl Calls {
         self.is_captured || self.last.as_ref().is_some_and(runs)
     }
 
+    /// After a rank has ended: whether calls may need it that were made before. Which parts of them
+    /// it had done is not known. Later ones are checked before they are enqueued, so this is asked
+    /// once.
+    pub(super) fn needed_when_it_ended(&mut self) -> bool {
+        let was_asked = std::mem::replace(&mut self.is_outlived, true);
+        !was_asked && (self.is_captured || self.mark.is_some())
+    }
+
     /// The last call was captured, and it ends at an event.
     pub(super) fn was_captured(&mut self, capture: u64, end: Arc<RecordedEvent>) {
         self.captured.retain(|(of, _)| *of != capture);
@@ -246,6 +260,7 @@ impl Calls {
                 return Ok(());
             }
             self.passed = mark.end.calls;
+            self.ran.clone_from(&mark.end.made);
             self.mark = None;
         }
         if let Some(end) = self.first_under_way()? {
@@ -263,7 +278,7 @@ impl Calls {
             if !end.event.is_complete()? {
                 return Ok(Some(end));
             }
-            self.passed = end.calls;
+            (self.passed, self.ran) = (end.calls, end.made);
         }
         // It stays where the driver does not answer: what it ends may still run.
         let Some(event) = self.last.clone() else {
@@ -271,6 +286,7 @@ impl Calls {
         };
         if event.is_complete()? {
             (self.passed, self.last) = (self.count, None);
+            self.ran.clone_from(&self.made);
             (self.longest, self.waypoints.limit) = (Duration::ZERO, Duration::ZERO);
             return Ok(None);
         }

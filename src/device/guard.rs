@@ -1,6 +1,7 @@
 //! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by
 //! means that know nothing of communicators, so the library's own waits are not enough.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use super::rank::{DeviceRank, State};
 use crate::error::Error;
 use crate::memory::device::block;
 use crate::memory::device::set_aside::{self, Enqueues};
+use crate::world::exit::{self, Leaves};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);
@@ -25,6 +27,10 @@ pub(super) fn start<E: Guarded>(
     engine: &Arc<E>,
     look: impl FnMut(&E) + Send + 'static,
 ) -> Result<(), Error> {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    // Once CUDA is there, since what has run is asked of it.
+    exit::register(&IS_REGISTERED);
+    exit::add(engine);
     let device = engine.base().device();
     let engine = Arc::downgrade(engine);
     set_aside::add(device, engine.clone());
@@ -70,6 +76,17 @@ impl<E: Guarded> Enqueues for E {
     }
 }
 
+impl<E: Guarded> Leaves for E {
+    fn leave_at_exit(&self, deadline: Instant) {
+        let base = self.base();
+        // The membership leaves afterwards. Where calls run that do not end, or CUDA is gone, the
+        // others get an error at those that need this rank.
+        if let Ok(true) = base.subside(deadline) {
+            base.tell_what_is_done();
+        }
+    }
+}
+
 impl<B> DeviceRank<B> {
     /// Checks the watched call, which may go without progress for `grace` longer than its time.
     /// Returns whether there is one. While another thread holds the state, it checks nothing.
@@ -80,6 +97,13 @@ impl<B> DeviceRank<B> {
         let State { calls, .. } = &mut *state;
         if let Err(error) = calls.look(progress) {
             drop(self.lost(error));
+        }
+        if let Some(fault) = self.watch.latent()
+            && calls.needed_when_it_ended()
+        {
+            drop(state);
+            self.watch.raise((*fault).clone());
+            return true;
         }
         let Some(mark) = &mut calls.mark else {
             return false;

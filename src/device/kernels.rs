@@ -126,6 +126,10 @@ impl Engine for KernelEngine {
         Ok(())
     }
 
+    fn tell_what_has_run(&self) {
+        self.base.tell_what_has_run();
+    }
+
     fn leave(&self) {
         self.base.is_done();
         self.abort();

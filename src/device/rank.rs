@@ -100,6 +100,25 @@ impl<B> DeviceRank<B> {
         }
     }
 
+    /// An error where the communicator has failed; or fails it where a rank has ended that a call
+    /// of these parts needs.
+    pub(super) fn check_members(
+        &self,
+        parts: impl IntoIterator<Item = DevicePart>,
+    ) -> Result<(), Error> {
+        let needed = |part| match part {
+            DevicePart::Collective => self.watch.latent().map(|fault| (*fault).clone()),
+            DevicePart::SendTo(rank) | DevicePart::ReceiveFrom(rank) => self.watch.latent_of(rank),
+        };
+        if let Some(fault) = parts.into_iter().find_map(needed) {
+            self.watch.raise(fault);
+        }
+        if self.watch.failed() {
+            return Err(self.gone());
+        }
+        Ok(())
+    }
+
     /// Waits until nothing is freed on the GPU. While the value returned lives, nothing is.
     ///
     /// It is taken before the state, which would otherwise be held while the driver waits.

@@ -90,7 +90,7 @@ fn look_until(
             && let Err(error) = still_waits(engine, &mut stall, &mut limit)
         {
             // An error of CUDA's is now only a consequence of the fault.
-            let _ = engine.base().subside();
+            let _ = engine.base().subside(Instant::now() + SUBSIDES);
             return Err(error);
         }
         pause(waited);
@@ -155,14 +155,14 @@ impl<B> DeviceRank<B> {
 
     /// Waits a little for the last call to end: after an abort, a program that gets the error may
     /// free what kernels use. Returns whether it has ended.
-    pub(super) fn subside(&self) -> Result<bool, spark_ccl_cuda::Error> {
+    pub(super) fn subside(&self, deadline: Instant) -> Result<bool, spark_ccl_cuda::Error> {
         let last = self.state.try_lock_for(CALL);
         let Some(last) = last.and_then(|state| state.calls.last.clone()) else {
             return Ok(true);
         };
         let start = Instant::now();
         while !last.is_complete()? {
-            if start.elapsed() > SUBSIDES {
+            if Instant::now() > deadline {
                 return Ok(false);
             }
             pause(start.elapsed());
@@ -177,7 +177,7 @@ impl<B> DeviceRank<B> {
         if self.watch.failed() {
             return false;
         }
-        match self.subside() {
+        match self.subside(Instant::now() + SUBSIDES) {
             Ok(true) => {
                 self.tell_what_is_done();
                 return true;
@@ -192,9 +192,18 @@ impl<B> DeviceRank<B> {
     }
 
     /// All calls have run: others may still come to some of them once this rank has left.
-    fn tell_what_is_done(&self) {
+    pub(super) fn tell_what_is_done(&self) {
         if let Some(state) = self.state.try_lock_for(CALL) {
             self.watch.has_done(state.calls.made.clone());
+        }
+    }
+
+    /// Some calls may not have run, and will not: others may still come to those that have.
+    pub(super) fn tell_what_has_run(&self) {
+        if let Some(mut state) = self.state.try_lock_for(LOCKED) {
+            // Where CUDA does not answer, what was known before has run.
+            let _is_known = state.calls.look(0);
+            self.watch.has_done(state.calls.ran.clone());
         }
     }
 

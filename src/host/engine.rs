@@ -297,6 +297,12 @@ impl HostEngine {
         self.drive_until(deadline_in(limit), |core| core.is_idle())
     }
 
+    /// Makes progress until the data of all that is done have left this rank, for at most `limit`.
+    pub(crate) fn flush_within(&self, limit: Duration) -> Result<(), Forked> {
+        self.drive_until(deadline_in(limit), |core| core.has_flushed())
+            .map(drop)
+    }
+
     /// Leaves the buffers of an operation that nobody waits for to the engine. In a forked child
     /// they are freed: the operation is the parent's, and does not touch the child's memory.
     fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {

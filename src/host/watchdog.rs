@@ -233,8 +233,10 @@ fn meaning(
                 && left.and_then(|leave| leave.has_sent(wires.rank, active.sequence))
                     == Some(false);
             // While the link has not ended, data that was sent may be in flight, and even the link
-            // itself may still come.
-            (fault, lacks || matches!(obstacle, Obstacle::Link { .. }))
+            // itself may still come; not from a process that has ended.
+            let has_ended = watch.latent_of(peer).is_some();
+            let is_over = has_ended || matches!(obstacle, Obstacle::Link { .. });
+            (fault, lacks || is_over)
         }
     }
 }

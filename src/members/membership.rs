@@ -3,16 +3,21 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spark_ccl_control::{Fault, Leave, Watch};
+use spark_ccl_fork::Forked;
 
 use crate::error::Error;
 use crate::host::{Core, HostEngine};
 use crate::world::Stay;
+use crate::world::exit::{self, Leaves};
 
 /// A rank that leaves and waits for this long logs what it waits for.
 const SOON: Duration = Duration::from_secs(1);
+
+/// How long the data of finished calls may take to leave a rank that leaves at once.
+const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
 
 /// A rank's place in its communicator, which the communicator and the handles of operations in
 /// flight hold together.
@@ -35,13 +40,15 @@ impl Membership {
         watch: Arc<Watch>,
         rank: u32,
         stay: Arc<Stay>,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        let own = Arc::new(Self {
             engine,
             watch,
             rank,
             _stay: stay,
-        }
+        });
+        exit::add(&own);
+        own
     }
 
     /// The engine alone. Holding it does not keep the rank in its communicator.
@@ -63,6 +70,15 @@ impl Membership {
         }
         let cause = panicked.then(|| self.panicked(""));
         self.watch.leave(Leave { cause, ..leave });
+    }
+
+    /// Leaves, and does nothing more of what is in flight, which fails. The others still get what
+    /// they need of the calls that this rank has done.
+    pub(crate) fn leave_now(&self) -> Result<(), Forked> {
+        self.engine.flush_within(FLUSHED_WITHIN)?;
+        let leave = self.engine.with(|core| core.leave_now())?;
+        self.watch.leave_now(leave);
+        Ok(())
     }
 
     /// The fault for ranks that need this one, which ends by a panic.
@@ -94,6 +110,25 @@ impl Membership {
             );
         }
         self.engine.drain()
+    }
+}
+
+impl Leaves for Membership {
+    fn leave_at_exit(&self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.engine.is_idle_within(left) {
+            Ok(true) => self.leave(),
+            // This rank does not do its part in what is in flight.
+            Ok(false) => self.watch.leave(Leave {
+                cause: Some(Fault::Aborted {
+                    by: self.watch.member(self.rank),
+                    reason: "its process exited while operations were in flight".to_owned(),
+                }),
+                ..Leave::after(self.watch.finished())
+            }),
+            // A forked child has no part in the communicator.
+            Err(Forked { .. }) => {}
+        }
     }
 }
 

@@ -147,7 +147,8 @@ impl Communicator {
         loop {
             let (context, members) = bid.agree(deadline)?;
             let shrunk = self.shrunk(context, members, deadline);
-            let works = shrunk.as_ref().is_ok_and(|shrunk| shrunk.check().is_ok());
+            let works = |shrunk: &Self| shrunk.check().is_ok() && shrunk.inner.watch.is_whole();
+            let works = shrunk.as_ref().is_ok_and(works);
             // Others may not have come so far, and wait for a proposal without the rank that is
             // gone.
             if !works && bid.has_lost_survivor() && Instant::now() < deadline {

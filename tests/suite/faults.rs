@@ -130,22 +130,87 @@ fn ranks_that_are_in_no_call_learn_of_a_killed_rank_at_their_next_one() {
     }
 }
 
+/// Passes a message between the first two ranks, which the third has no part in.
+fn pass_a_message(ranks: &mut [Rank]) {
+    ranks[0].order("call f32 send 1 1000");
+    assert_eq!(ranks[1].ask("call f32 recv 0 1000"), "ok");
+    assert_eq!(ranks[0].hear(), "ok");
+}
+
 #[test]
-fn a_rank_that_exits_without_a_goodbye_has_died() {
+fn a_rank_killed_between_calls_is_no_error_of_calls_without_it() {
+    let _place = place();
+    for env in [SHM, TCP] {
+        for needs in ["call f32 send 2 10", "call f32 recv 2 10", "call barrier"] {
+            in_time(|watch| {
+                let mut ranks = world(3, env);
+                assert_all_ok(&mut ranks, "call f32 all_reduce sum 1000");
+                pass_a_message(&mut ranks);
+                let pid = ranks[2].pid();
+                ranks[2].kill();
+                // The news is there in a moment; what follows holds before it, too.
+                assert_all_ok(&mut ranks[..2], "sleep 300");
+                assert_all_ok(&mut ranks[..2], "check");
+                pass_a_message(&mut ranks);
+                ranks[0].order(needs);
+                let answer = watch.hear(&ranks[0], Instant::now(), promptly());
+                assert_names(&answer, 2, pid);
+                assert_contains(&answer, &["died"]);
+                assert_eq!(ranks[1].ask("check"), "ok", "no call of it needs the rank");
+                for answer in all(&mut ranks[..2], "call barrier") {
+                    assert_names(&answer, 2, pid);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_receiver_that_waits_for_a_killed_rank_is_told_at_once() {
     let _place = place();
     for env in [SHM, TCP] {
         in_time(|watch| {
             let mut ranks = world(3, env);
-            for rank in &mut ranks[1..] {
-                rank.order("call barrier");
-            }
+            ranks[0].order("call f32 recv 2 10");
+            std::thread::sleep(some_time(20..400));
             let since = Instant::now();
-            ranks[0].order("exit");
-            for answer in prompt_answers(watch, &ranks[1..], since) {
-                assert_names(&answer, 0, ranks[0].pid());
-                assert_contains(&answer, &["died"]);
-            }
+            let pid = ranks[2].pid();
+            ranks[2].kill();
+            let answer = watch.hear(&ranks[0], since, promptly());
+            assert_names(&answer, 2, pid);
+            assert_contains(&answer, &["died"]);
         });
+    }
+}
+
+#[test]
+fn a_rank_that_exits_has_left_although_it_has_dropped_nothing() {
+    let _place = place();
+    for env in [SHM, TCP] {
+        // Waits when the rank exits, or calls afterwards.
+        for early in [true, false] {
+            in_time(|watch| {
+                let mut ranks = world(3, env);
+                assert_all_ok(&mut ranks, "call barrier");
+                let since = Instant::now();
+                if !early {
+                    ranks[2].order("exit");
+                    assert_eq!(ranks[2].ended(), Some(0));
+                    assert_all_ok(&mut ranks[..2], "check");
+                    pass_a_message(&mut ranks);
+                }
+                for rank in &mut ranks[..2] {
+                    rank.order("call barrier");
+                }
+                if early {
+                    ranks[2].order("exit");
+                }
+                for answer in prompt_answers(watch, &ranks[..2], since) {
+                    assert_names(&answer, 2, ranks[2].pid());
+                    assert_contains(&answer, &["left the communicator after operation #1"]);
+                }
+            });
+        }
     }
 }
 
@@ -175,6 +240,50 @@ fn a_call_that_needs_a_rank_that_has_left_fails() {
                 }
             });
         }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_at_once_ends_its_own_calls_and_is_missed_by_those_that_need_it() {
+    let _place = place();
+    for env in [SHM, TCP] {
+        in_time(|watch| {
+            let mut ranks = world(3, env);
+            assert_all_ok(&mut ranks, "call barrier");
+            assert_eq!(ranks[2].ask("leave-later 300"), "ok");
+            let since = Instant::now();
+            ranks[2].order("call f32 all_reduce sum 1000000");
+            let own = watch.hear(&ranks[2], since, promptly());
+            assert_names(&own, 2, ranks[2].pid());
+            assert_contains(&own, &["left the communicator after operation #1"]);
+            assert_all_ok(&mut ranks[..2], "check");
+            pass_a_message(&mut ranks);
+            let since = Instant::now();
+            for rank in &mut ranks[..2] {
+                rank.order("call f32 all_reduce sum 1000000");
+            }
+            for answer in prompt_answers(watch, &ranks[..2], since) {
+                assert_names(&answer, 2, ranks[2].pid());
+                assert_contains(&answer, &["left the communicator after operation #1"]);
+            }
+        });
+    }
+}
+
+#[test]
+fn what_a_rank_has_done_before_it_leaves_at_once_ends_well() {
+    let _place = place();
+    for env in [SHM, TCP] {
+        let mut ranks = world(2, env);
+        // Small enough for the link to hold it.
+        assert_eq!(ranks[0].ask("call f32 send 1 10000"), "ok");
+        assert_eq!(ranks[0].ask("call f32 broadcast 0 1000"), "ok");
+        assert_eq!(ranks[0].ask("leave"), "ok");
+        assert_eq!(ranks[1].ask("call f32 recv 0 10000"), "ok");
+        assert_eq!(ranks[1].ask("call f32 broadcast 0 1000"), "ok");
+        let answer = ranks[1].ask("call f32 recv 0 10000");
+        assert_names(&answer, 0, ranks[0].pid());
+        assert_contains(&answer, &["left"]);
     }
 }
 

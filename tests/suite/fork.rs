@@ -72,6 +72,7 @@ fn child(what: &str, inherited: &mut Inherited<'_>) -> bool {
             inherited.communicator.take();
             std::process::exit(0)
         }
+        "exit" => std::process::exit(0),
         "use" => {
             // The child's writes stay in its own memory.
             let is_empty = inherited.registered.as_mut().is_none_or(|registered| {
@@ -186,7 +187,7 @@ fn a_child_that_uses_or_drops_its_copy_harms_nobody() {
         let mut ranks = world(2, &[transport]);
         assert_all_ok(&mut ranks, "call f32 alloc 1000");
         assert_all_ok(&mut ranks, "keep 1000");
-        for what in ["drop", "return", "use"] {
+        for what in ["drop", "return", "exit", "use"] {
             assert_eq!(ranks[0].ask(&format!("fork {what}")), "ok", "{what}");
             assert_all_ok(&mut ranks, "check");
             for count in [1, 1000, 1_000_000] {

@@ -173,6 +173,9 @@ fn a_client_sees_which_ranks_are_dead_stopped_or_gone() {
 
     ranks[1].signal(rustix::process::Signal::CONT);
     until(&address, |it| it.ranks.len() == 3);
+    for rank in &mut ranks[..2] {
+        rank.order("call barrier");
+    }
     ranks[2].kill();
     let dead = until(&address, |it| it.spark_ccl.fault.is_some());
     assert_contains(
@@ -332,7 +335,7 @@ fn a_rank_outside_of_calls_records_as_well() {
     let path = folder.path().to_str().unwrap();
     let mut ranks = world(2, &[("SPARK_CCL_RECORD", path)]);
     assert_all_ok(&mut ranks, "call barrier");
-    ranks[1].kill();
+    assert_eq!(ranks[1].ask("abort enough"), "ok");
     let file = folder.path().join("fr_trace/rank_0");
     let deadline = Instant::now() + WATCHDOG;
     while !file.exists() {

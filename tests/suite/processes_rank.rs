@@ -93,6 +93,8 @@ impl State {
             }
             ["sleep", millis] => std::thread::sleep(millis_of(millis)),
             ["abort", reason] => self.communicator().abort(reason),
+            ["leave"] => self.communicator().leave()?,
+            ["leave-later", millis] => self.leave_later(millis_of(millis)),
             ["abort-later", millis, reason] => self.abort_later(millis_of(millis), reason),
             ["loop", memory, count] => self.repeat(memory, number(count))?,
             ["fill", memory, value] => self.buffer(memory).fill(value.parse().unwrap()),
@@ -302,6 +304,14 @@ impl State {
         std::thread::spawn(move || {
             std::thread::sleep(delay);
             communicator.abort(&reason);
+        });
+    }
+
+    fn leave_later(&self, delay: Duration) {
+        let communicator = self.communicator();
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            communicator.leave().unwrap();
         });
     }
 

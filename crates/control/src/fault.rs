@@ -203,6 +203,23 @@ impl Fault {
         first.into_iter().chain(second).chain(late)
     }
 
+    /// Whether it concerns only those whose calls need a rank: that one has ended or left, of which
+    /// all members learn.
+    pub(crate) fn is_departure(&self) -> bool {
+        matches!(
+            self,
+            Self::Died { .. } | Self::Lost { .. } | Self::Left { .. }
+        )
+    }
+
+    /// Whether it says that the process of a member has ended, or is lost.
+    pub(crate) fn is_end_of(&self, member: u32) -> bool {
+        let (Self::Died { rank } | Self::Lost { rank, .. }) = self else {
+            return false;
+        };
+        rank.rank == member as usize
+    }
+
     /// A timeout as a remark on an operation that waits for `left` more; `None` for other faults.
     pub fn so_far(&self, left: Duration) -> Option<String> {
         let Self::TimedOut {

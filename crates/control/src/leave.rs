@@ -26,8 +26,9 @@ pub struct Leave {
     /// The calls of device memory that it has done: see
     /// [`Watch::has_done`](crate::Watch::has_done).
     pub device_calls: DeviceCalls,
-    /// [`Fault::Left`] if its own calls need a rank that has left; [`Fault::Aborted`] if a panic
-    /// makes it leave.
+    /// [`Fault::Left`], [`Fault::Died`] or [`Fault::Lost`] if its own calls need a rank that has
+    /// left or ended, or it is this one that has ended; [`Fault::Aborted`] if a panic makes it
+    /// leave, or the exit of its process.
     pub cause: Option<Fault>,
 }
 
@@ -38,6 +39,11 @@ impl Leave {
             last_sequence,
             ..Self::default()
         }
+    }
+
+    /// Whether it leaves since its call needs a rank that has ended.
+    pub(crate) fn lacks_an_end(&self) -> bool {
+        matches!(self.cause, Some(Fault::Died { .. } | Fault::Lost { .. }))
     }
 
     /// Whether it has begun to send the message of this number to a rank. `None` if that is not

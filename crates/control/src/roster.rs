@@ -2,13 +2,14 @@
 //! left. It decides what to tell, and does not send.
 
 mod awaited;
+mod late;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::comparison::{Claim, Verdict};
-use crate::fault::{Fault, Late, is_apart};
+use crate::fault::{Fault, is_apart};
 use crate::leave::Leave;
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
@@ -257,6 +258,20 @@ impl Roster {
         }
     }
 
+    /// Records that a member has ended while this rank was in no collective: it does no more of
+    /// what it had begun.
+    pub(crate) fn end_between_calls(&mut self, rank: u32, fault: Fault) {
+        let Some(heard) = self.heard.get_mut(rank as usize) else {
+            return;
+        };
+        heard.left = Some(Box::new(Leave {
+            cause: Some(fault.clone()),
+            ..Leave::after(self.view.finished())
+        }));
+        self.schedule_inspection();
+        self.view.keep_latent(fault);
+    }
+
     /// What a member has said when it left, or began to.
     pub(crate) fn left(&self, rank: u32) -> Option<&Leave> {
         self.heard.get(rank as usize)?.left.as_deref()
@@ -401,78 +416,8 @@ impl Roster {
         }
     }
 
-    /// The members that have neither finished `sequence` nor announced within `window` that they
-    /// wait in it. For companions this rank's own records count, for the others the reports of
-    /// their companions. Members that wait themselves are replaced by those that they wait for in
-    /// turn.
-    pub(crate) fn late(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
-        let late = self.absent(sequence, window, now);
-        let is_known = |rank: &u32| {
-            self.companions.contains(rank)
-                || late.iter().any(|late| late.rank.rank == *rank as usize)
-        };
-        let causes = late.iter();
-        let causes = causes.filter_map(|late| self.cause(late.rank.rank as u32, window, now));
-        let causes: BTreeSet<u32> = causes.filter(is_known).collect();
-        if causes.is_empty() {
-            // Some wait for each other.
-            return late;
-        }
-        let named = |&rank: &u32| {
-            let late = late.iter().find(|late| late.rank.rank == rank as usize);
-            late.cloned().or_else(|| self.last_seen(rank, now))
-        };
-        causes.iter().filter_map(named).collect()
-    }
-
     /// This rank.
     fn me(&self) -> u32 {
         self.view.me.rank as u32
-    }
-
-    /// The last of the members that `rank` waits for in turn: `rank` itself, if it does not wait.
-    /// `None` if that is not known, or some wait for each other.
-    fn cause(&self, rank: u32, window: Duration, now: Instant) -> Option<u32> {
-        let mut chain = vec![rank];
-        let mut last = rank;
-        while let Some(waiting) = self.heard.get(last as usize)?.waits_lately(window, now) {
-            let WaitingFor::Rank(world) = waiting else {
-                return None;
-            };
-            last = self.view.rank(world).filter(|next| !chain.contains(next))?;
-            chain.push(last);
-        }
-        Some(last).filter(|&last| last != self.me())
-    }
-
-    /// The members that do not take part in a collective.
-    fn absent(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
-        let ranks = (0..).zip(&self.heard);
-        let late = ranks.filter(|(_, heard)| !heard.takes_part(sequence, window, now));
-        late.filter_map(|(rank, heard)| {
-            if self.companions.contains(&rank) {
-                return self.last_seen(rank, now);
-            }
-            let reported = heard.reported(sequence, window.max(STALE_AFTER), now);
-            let (last, age) = reported.filter(|_| rank != self.me())?;
-            Some(self.named(rank, last, age))
-        })
-        .collect()
-    }
-
-    /// How long ago a member was last heard of, and in which operation it was.
-    pub(crate) fn last_seen(&self, rank: u32, now: Instant) -> Option<Late> {
-        let heard = self.heard.get(rank as usize)?;
-        Some(self.named(rank, heard.last(), heard.age(now)))
-    }
-
-    fn named(&self, rank: u32, last: Option<Operation>, age: Option<Duration>) -> Late {
-        let describe = self.view.describe;
-        Late {
-            rank: self.view.member(self.view.members[rank as usize]),
-            last: last.map(|last| (last.sequence, describe(last.signature))),
-            age,
-            needs_thread: false,
-        }
     }
 }

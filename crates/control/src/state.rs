@@ -366,6 +366,21 @@ impl State {
         }
     }
 
+    /// The same, and ends this rank's own calls.
+    pub(crate) fn leave_now(&mut self, view: &View, leave: Leave) {
+        let (last_sequence, sequence) = (leave.last_sequence, leave.last_sequence + 1);
+        let words = view.history.get(sequence);
+        let fault = Fault::Left {
+            rank: view.me.clone(),
+            last_sequence,
+            sequence,
+            words: words.map_or_else(|| "any".into(), view.describe),
+        };
+        // First this: a rank whose calls need one that has left leaves by itself.
+        self.leave_once(view, leave);
+        self.fail(view.context, fault);
+    }
+
     pub(crate) fn leave(&mut self, context: u64, leave: Leave) {
         let leave = Box::new(leave);
         self.originate(News::Leave { context, leave });
@@ -393,7 +408,7 @@ impl State {
     pub(crate) fn raise(&mut self, context: u64, fault: Fault) {
         // A departure concerns only ranks that still need the one that left, and they find that out
         // themselves.
-        let spreads = !matches!(fault, Fault::Left { .. });
+        let spreads = !fault.is_departure();
         if self.fail(context, fault.clone()) && spreads {
             self.originate(News::Fault { context, fault });
         }
@@ -401,15 +416,15 @@ impl State {
 
     /// Records a fault. Returns whether it is the first of this communicator.
     ///
-    /// A rank that needs a rank that has left takes part in nothing further, and says so: others
-    /// lack its unfinished calls.
+    /// A rank that needs a rank that has left or ended takes part in nothing further, and says so:
+    /// others lack its unfinished calls.
     fn fail(&mut self, context: u64, fault: Fault) -> bool {
         let Some(roster) = self.rosters.get(&context) else {
             return false;
         };
         let view = Arc::clone(&roster.view);
         let is_first = view.fail(fault.clone());
-        if is_first && matches!(fault, Fault::Left { .. }) {
+        if is_first && fault.is_departure() {
             let cause = Some(fault);
             let leave = Leave::after(view.finished());
             self.leave_once(&view, Leave { cause, ..leave });
@@ -434,14 +449,28 @@ fn fault_of(roster: &mut Roster, world: u32, departure: &Departure) -> Option<Fa
         // from its host, unless that is lost, too.
         Departure::Died { .. } if roster.has_left(rank).is_some() => None,
         Departure::Lost(_) if roster.has_left(rank).is_some() && !view.is_in_call() => None,
-        Departure::Died { .. } => Some(Fault::Died {
-            rank: view.member(world),
-        }),
-        Departure::Lost(error) => Some(Fault::Lost {
-            rank: view.member(world),
-            error: error.clone(),
-        }),
+        Departure::Died { .. } => {
+            let rank = view.member(world);
+            end(roster, Fault::Died { rank })
+        }
+        Departure::Lost(error) => {
+            let (rank, error) = (view.member(world), error.clone());
+            end(roster, Fault::Lost { rank, error })
+        }
     }
+}
+
+/// What the end of a member means that has not left: its fault at once for a rank that is in a
+/// collective, or is itself the one that the others have lost; else for the first call that needs
+/// it.
+fn end(roster: &mut Roster, fault: Fault) -> Option<Fault> {
+    let view = &roster.view;
+    let member = fault.ranks().next()?.rank;
+    if view.is_in_call() || member == view.me.rank {
+        return Some(fault);
+    }
+    roster.end_between_calls(member as u32, fault);
+    None
 }
 
 #[cfg(test)]

@@ -23,8 +23,10 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
-    /// Called when the first fault is recorded. `fault` and `alarm` are set with the monitor's
-    /// mutex held.
+    /// Why calls fail from now on that need the first member that ended between calls.
+    latent: OnceLock<Arc<Fault>>,
+    /// Called when the first fault is recorded, and when a member ends between calls. `fault`,
+    /// `latent` and `alarm` are set with the monitor's mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Counts this rank's calls by kind, for ranks that ask; not set where nobody counts them.
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
@@ -64,6 +66,7 @@ impl View {
             ranks,
             names,
             fault: OnceLock::new(),
+            latent: OnceLock::new(),
             alarm: OnceLock::new(),
             calls: OnceLock::new(),
             device_calls: OnceLock::new(),
@@ -105,11 +108,30 @@ impl View {
         let first = self.fault.set(Arc::clone(&fault)).is_ok();
         if first {
             spark_ccl_log::warn!("{}: {fault}", self.me);
-            if let Some(alarm) = self.alarm.get() {
-                alarm();
-            }
+            self.ring();
         }
         first
+    }
+
+    /// The fault of calls that need the first member that ended while this rank was in none.
+    pub(crate) fn latent(&self) -> Option<&Arc<Fault>> {
+        self.latent.get()
+    }
+
+    /// Records that a member has ended while this rank was in no collective. The caller holds the
+    /// monitor's mutex.
+    pub(crate) fn keep_latent(&self, fault: Fault) {
+        spark_ccl_log::info!("{}: calls that need it will fail: {fault}", self.me);
+        // The first one stays: a collective needs all members, and names any of those missing.
+        let _is_first = self.latent.set(Arc::new(fault)).is_ok();
+        // Some may wait for a message of that member.
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if let Some(alarm) = self.alarm.get() {
+            alarm();
+        }
     }
 
     pub(crate) fn finished(&self) -> u64 {

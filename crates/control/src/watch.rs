@@ -34,8 +34,7 @@ impl Monitor {
     /// any other's. `members` are the world ranks of its ranks, in order, including this one.
     /// `describe` puts an operation's signature in words.
     ///
-    /// If one of the members is already known to have failed, the new watch has that fault from the
-    /// start.
+    /// If one of the members is already known to have ended, its first collective fails.
     pub fn watch(
         self: &Arc<Self>,
         context: u64,
@@ -61,9 +60,29 @@ impl Watch {
         self.view.fault().cloned()
     }
 
-    /// Calls `alarm` when a fault occurs from now on, to wake up waiting threads. Only the first
-    /// call of this method counts. A fault that occurred before is seen by [`failed`](Self::failed)
-    /// once this returns.
+    /// The fault of calls that need a member whose process ended, or that was lost, while this rank
+    /// was in no collective. The first one that calls a collective [enters](Self::enter) the fault;
+    /// who passes messages with that member, or has calls that are not counted here, asks for it.
+    /// Costs one atomic load where there is none.
+    pub fn latent(&self) -> Option<Arc<Fault>> {
+        self.view.latent().cloned()
+    }
+
+    /// The same for calls that need this member alone.
+    pub fn latent_of(&self, rank: u32) -> Option<Fault> {
+        self.view.latent()?;
+        let left = self.left(rank)?;
+        left.cause.filter(|cause| cause.is_end_of(rank))
+    }
+
+    /// Whether there is no fault, and no member has ended.
+    pub fn is_whole(&self) -> bool {
+        !self.failed() && self.view.latent().is_none()
+    }
+
+    /// Calls `alarm` when a fault occurs from now on, or a member ends, to wake up waiting threads.
+    /// Only the first call of this method counts. What occurred before is seen by
+    /// [`failed`](Self::failed) and [`latent`](Self::latent) once this returns.
     ///
     /// `alarm` runs with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
@@ -110,6 +129,11 @@ impl Watch {
     #[inline]
     pub fn finish(&self, sequence: u64) {
         self.view.finish(sequence);
+    }
+
+    /// The last collective of which this rank has done its part.
+    pub fn finished(&self) -> u64 {
+        self.view.finished()
     }
 
     /// The signature with which this rank entered collective `sequence`, if that was one of the
@@ -230,7 +254,9 @@ impl Watch {
     /// Fails the communicator, here and on all its ranks. If it has a fault already, that one stays
     /// and this one is dropped.
     ///
-    /// [`Fault::Left`] is not spread: it concerns only the ranks that need the one that left.
+    /// [`Fault::Left`], [`Fault::Died`] and [`Fault::Lost`] are not spread: they concern only the
+    /// ranks that need the one that left or ended. These hear that this one takes part in nothing
+    /// further.
     pub fn raise(&self, fault: Fault) {
         self.monitor
             .with(|state| state.raise(self.view.context, fault));
@@ -239,13 +265,25 @@ impl Watch {
     /// Tells all ranks that this one leaves the communicator, and takes part in nothing that it has
     /// not begun. Only the first call counts, and the first with nothing in flight.
     pub fn leave(&self, leave: Leave) {
-        let device_calls = self.view.device_calls.get().cloned().unwrap_or_default();
-        let leave = Leave {
-            device_calls,
-            ..leave
-        };
+        let leave = self.with_device_calls(leave);
         self.monitor
             .with(|state| state.leave_once(&self.view, leave));
+    }
+
+    /// The same for a rank that does nothing more of what it has begun, as `leave` says: its own
+    /// calls fail, here only, with [`Fault::Left`].
+    pub fn leave_now(&self, leave: Leave) {
+        let leave = self.with_device_calls(leave);
+        self.monitor
+            .with(|state| state.leave_now(&self.view, leave));
+    }
+
+    fn with_device_calls(&self, leave: Leave) -> Leave {
+        let device_calls = self.view.device_calls.get().cloned().unwrap_or_default();
+        Leave {
+            device_calls,
+            ..leave
+        }
     }
 
     /// Says which calls of device memory this rank has done, before it [leaves](Self::leave). Only

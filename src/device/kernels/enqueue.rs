@@ -168,14 +168,12 @@ impl KernelEngine {
     fn behind_the_last(
         &self,
         stream: &Arc<CudaStream>,
-        parts: impl IntoIterator<Item = DevicePart>,
+        parts: impl IntoIterator<Item = DevicePart> + Clone,
         limit: Option<Duration>,
         launch: impl FnOnce(&Way) -> Result<(), gpu::Error>,
     ) -> Result<End, Error> {
         let base = &self.base;
-        if base.watch.failed() {
-            return Err(base.gone());
-        }
+        base.check_members(parts.clone())?;
         let passed = base.to_launch()?;
         let launched = {
             let State { backend, calls, .. } = &mut *base.lock()?;

@@ -85,7 +85,7 @@ fn take(
         // A message comes as a whole, so a wait that ends early loses nothing.
         match recv_fd(stream, deadline.min(Instant::now() + LOOK_EVERY)) {
             Err(MemoryError::TimedOut { .. })
-                if Instant::now() < deadline && !comm.inner.watch.failed() => {}
+                if Instant::now() < deadline && comm.inner.watch.is_whole() => {}
             other => break other?,
         }
     };

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use spark_ccl_control::DevicePart;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_log::Mutex;
@@ -208,9 +209,7 @@ impl NcclEngine {
         limit: Option<Duration>,
         work: impl FnOnce(&mut Calls, &nccl::Communicator) -> Result<R, nccl::Error>,
     ) -> Result<R, Error> {
-        if self.base.watch.failed() {
-            return Err(self.base.gone());
-        }
+        self.base.check_members([DevicePart::Collective])?;
         let done = {
             let State { backend, calls, .. } = &mut *self.base.lock()?;
             backend

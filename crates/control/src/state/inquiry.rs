@@ -45,7 +45,10 @@ impl State {
             presence: match self.departures.get(&world) {
                 Some(Departure::Died { .. } | Departure::Lost(_)) => Presence::Gone,
                 Some(Departure::Goodbye) => Presence::Left,
-                None if roster.left(rank).is_some() => Presence::Left,
+                // One whose call has failed by the end of another is still there.
+                None if roster.left(rank).is_some_and(|leave| !leave.lacks_an_end()) => {
+                    Presence::Left
+                }
                 None => Presence::Here,
             },
             answer: roster.answer_of(rank, now),

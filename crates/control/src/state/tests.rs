@@ -256,15 +256,12 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
                 context: 1,
                 leave: Box::default(),
             };
-            let gone = News::Gone {
-                rank: NEIGHBOUR,
-                failure: failure.clone(),
-            };
+            let gone = gone(failure.clone());
             if leaves {
                 rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
             }
             rank.handle(&Event::Received(Box::new(flooded(0, gone))));
-            assert_eq!(rank.views[&1].fault().is_none(), leaves);
+            assert_eq!(rank.views[&1].latent().is_none(), leaves);
         }
     }
 }
@@ -282,10 +279,7 @@ fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
             leave: Box::new(Leave::after(1)),
         };
         let is_lost = matches!(failure, Failure::Lost(_));
-        let gone = News::Gone {
-            rank: NEIGHBOUR,
-            failure,
-        };
+        let gone = gone(failure);
         rank.handle(&Event::Received(Box::new(flooded(NEIGHBOUR, leave))));
         rank.handle(&Event::Received(Box::new(flooded(0, gone))));
         assert_eq!(rank.views[&1].fault().is_some(), is_lost);
@@ -306,11 +300,9 @@ fn a_rank_that_leaves_may_not_end_before_what_it_has_in_flight() {
             if is_done {
                 rank.receive_from_neighbour(leave_of(Leave::after(1)));
             }
-            let gone = News::Gone {
-                rank: NEIGHBOUR,
-                failure: failure.clone(),
-            };
+            let gone = gone(failure.clone());
             rank.receive_from_neighbour(gone);
+            rank.handle(&Event::Enter(1, 1, [0, 0]));
             assert_eq!(rank.views[&1].fault().is_none(), is_done);
         }
     }
@@ -383,6 +375,12 @@ fn what_a_rank_has_called_last_is_compared_when_it_has_left() {
     }
 }
 
+/// The neighbour's end.
+fn gone(failure: Failure) -> News {
+    let rank = NEIGHBOUR;
+    News::Gone { rank, failure }
+}
+
 fn leave_of(leave: Leave) -> News {
     News::Leave {
         context: 1,
@@ -400,6 +398,7 @@ fn a_rank_whose_host_refuses_connections_has_died_and_may_still_work() {
             rank: 0,
             failure: failure.clone(),
         };
+        rank.handle(&Event::Enter(1, 1, [0, 0]));
         rank.receive_from_neighbour(news);
         let is_lost = matches!(failure, Failure::Lost(_));
         let fault = rank.views[&1].fault().unwrap();
@@ -420,6 +419,7 @@ fn a_rank_that_was_given_up_has_ended_once_that_is_sure() {
     for unsure in &failures()[1..] {
         let mut rank = Rank::new();
         rank.handle(&Event::Watch(1));
+        rank.handle(&Event::Enter(1, 1, [0, 0]));
         rank.receive_from_neighbour(gone(unsure.clone()));
         let fault = rank.views[&1].fault().cloned().unwrap();
         rank.receive_from_neighbour(gone(Failure::Died));
@@ -431,6 +431,7 @@ fn a_rank_that_was_given_up_has_ended_once_that_is_sure() {
         assert_eq!(rank.state.ended_ranks(), [0].into());
         // A communicator that is made later fails, too.
         rank.handle(&Event::Watch(2));
+        rank.handle(&Event::Enter(2, 1, [0, 0]));
         let fault = rank.views[&2].fault().unwrap();
         assert!(matches!(**fault, Fault::Died { .. }), "{fault}");
     }

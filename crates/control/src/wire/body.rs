@@ -303,7 +303,7 @@ impl<'a> Reader<'a> {
             device_calls: self.device_calls()?,
             cause: if self.flag()? {
                 let cause = self.fault()?;
-                let is_one = matches!(cause, Fault::Left { .. } | Fault::Aborted { .. });
+                let is_one = cause.is_departure() || matches!(cause, Fault::Aborted { .. });
                 Some(Some(cause).filter(|_| is_one)?)
             } else {
                 None

@@ -121,6 +121,13 @@ pub(crate) fn fault(watch: &Watch) -> Arc<spark_ccl_control::Fault> {
     watch.fault().unwrap()
 }
 
+/// Has each rank call a collective that does not end.
+pub(crate) fn in_a_call(watches: &[Arc<Watch>]) {
+    for watch in watches {
+        watch.enter(1, [1, 1]);
+    }
+}
+
 pub(crate) fn everyone_fails(watches: &[Arc<Watch>]) {
     for watch in watches {
         fault(watch);

@@ -121,7 +121,13 @@ fn execute(order: &str, watch: &Arc<Watch>) -> String {
     let (verb, sequence) = order.split_once(' ').unwrap_or((order, "0"));
     let sequence = sequence.parse().unwrap();
     match verb {
-        "fault" => fault(watch).to_string(),
+        "fault" => {
+            until("an end", || !watch.is_whole());
+            if !watch.failed() {
+                watch.enter(1, [1, 1]);
+            }
+            fault(watch).to_string()
+        }
         "failed" => watch.failed().to_string(),
         "call" => {
             watch.enter(sequence, [1, sequence]);

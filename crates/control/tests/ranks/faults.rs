@@ -6,7 +6,7 @@ use std::time::Duration;
 use spark_ccl_control::{Fault, Leave, Monitor, Watch};
 
 use crate::common::{
-    self, World, everyone_fails, fault, name, start, streams, until, watches, words,
+    self, World, everyone_fails, fault, in_a_call, name, start, streams, until, watches, words,
     world_with_victims,
 };
 
@@ -53,6 +53,7 @@ fn the_death_of_any_rank_reaches_all_others() {
         for victim in [0, size - 1, size / 2] {
             let (alive, victim_streams) = world_with_victims(size, &[victim]);
             let watches = watch_all(&alive, size);
+            in_a_call(&watches);
             drop(victim_streams);
             for watch in &watches {
                 let fault = fault(watch);
@@ -78,6 +79,7 @@ fn three_deaths_at_once_reach_everyone() {
     ] {
         let (alive, victim_streams) = world_with_victims(size, &victims);
         let watches = watch_all(&alive, size);
+        in_a_call(&watches);
         drop(victim_streams);
         for watch in &watches {
             match &*fault(watch) {
@@ -89,12 +91,44 @@ fn three_deaths_at_once_reach_everyone() {
 }
 
 #[test]
-fn a_watch_that_is_built_after_a_death_has_the_fault() {
+fn a_death_between_calls_is_a_fault_only_of_calls_that_need_the_rank() {
+    let (alive, victim_streams) = world_with_victims(3, &[2]);
+    let watches = watch_all(&alive, 3);
+    for watch in &watches {
+        watch.enter(1, [1, 1]);
+        watch.finish(1);
+    }
+    drop(victim_streams);
+    let died = Fault::Died {
+        rank: watches[0].member(2),
+    };
+    for watch in &watches {
+        until("the death", || watch.latent().is_some());
+        assert_eq!(watch.latent_of(2), Some(died.clone()));
+        assert_eq!(watch.latent_of(1), None);
+        assert!(!watch.failed() && !watch.is_whole());
+        assert!(watch.ended().contains(&2), "those who go on know it");
+    }
+    watches[0].enter(2, [1, 1]);
+    assert_eq!(*fault(&watches[0]), died);
+    // The next one makes no call, and hears that the first takes part in nothing further.
+    until("the word of the first", || watches[1].left(0).is_some());
+    assert!(!watches[1].failed());
+    assert_eq!(watches[1].left(0).unwrap().cause, Some(died.clone()));
+    watches[1].enter(2, [1, 1]);
+    assert_eq!(*fault(&watches[1]), died);
+}
+
+#[test]
+fn a_call_of_a_watch_that_is_built_after_a_death_fails() {
     let (alive, victim_streams) = world_with_victims(3, &[2]);
     let early = watch_all(&alive, 3);
+    in_a_call(&early);
     drop(victim_streams);
     everyone_fails(&early);
     let late = alive[0].1.watch(8, vec![0, 1, 2], words);
+    assert!(!late.failed(), "no call needs it yet");
+    late.enter(1, [1, 1]);
     assert_eq!(
         *fault(&late),
         Fault::Died {
@@ -102,6 +136,7 @@ fn a_watch_that_is_built_after_a_death_has_the_fault() {
         }
     );
     let without = alive[0].1.watch(9, vec![1, 0], words);
+    without.enter(1, [1, 1]);
     assert!(!without.failed(), "the dead rank is no member");
 }
 
@@ -110,6 +145,7 @@ fn garbage_on_a_stream_names_the_neighbour_that_sent_it() {
     for size in [3, 8, 16] {
         let (alive, victim_streams) = world_with_victims(size, &[1]);
         let watches = watch_all(&alive, size);
+        in_a_call(&watches);
         let (to, socket) = &victim_streams[0][0];
         socket.send(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         for watch in &watches {

@@ -13,7 +13,7 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::{Seals, Stream};
 
-use crate::common::{self, Streams, everyone_fails, fault, name, names, until, words};
+use crate::common::{self, Streams, everyone_fails, fault, in_a_call, name, names, until, words};
 
 const UNHEARD: Duration = Duration::from_millis(1500);
 const HEARD: Duration = Duration::from_secs(4);
@@ -182,6 +182,7 @@ fn departures_arrive_in_their_order_although_streams_break() {
 fn a_rank_whose_host_refuses_connections_has_died() {
     let (network, monitors) = world(3);
     let watches = watches(&monitors, 7);
+    in_a_call(&watches);
     let refused = Unreached::Refused("connection refused".into());
     network.unreached.lock().push((1, refused));
     network.cut(0, 1);
@@ -198,6 +199,7 @@ fn a_rank_whose_host_refuses_connections_has_died() {
 fn a_rank_that_nobody_reaches_is_lost() {
     let (network, monitors) = world(3);
     let watches = watches(&monitors, 7);
+    in_a_call(&watches);
     let silent = Unreached::NoAnswer("no answer in time".into());
     network.unreached.lock().push((1, silent));
     network.cut(0, 1);
@@ -220,6 +222,7 @@ fn a_rank_that_others_hear_is_tried_for_longer() {
     let (network, monitors) = world(3);
     let all = watches(&monitors, 7);
     let silent = || Unreached::NoAnswer("no answer in time".into());
+    in_a_call(&all);
     // Rank 2 hears both; the other two cannot reach each other.
     let block = || network.unreached.lock().push((1, silent()));
     block();

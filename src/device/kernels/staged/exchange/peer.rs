@@ -118,12 +118,13 @@ impl Peer {
         let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
         if *error == SlotsError::Gone && parent.left_with(self.rank as u32).is_some() {
             // All that it has sent was there before its link has ended.
-            return Some(Fault::Left {
+            let ended = parent.latent_of(self.rank as u32);
+            return Some(ended.unwrap_or_else(|| Fault::Left {
                 rank: peer,
                 last_sequence: DEVICE_MARK | number.saturating_sub(1),
                 sequence: DEVICE_MARK | number,
                 words: words(),
-            });
+            }));
         }
         let text = format!(
             "{error}; its slots: {}; if both processes still run, check the network between their \
