@@ -219,9 +219,10 @@ impl From<spark_ccl_cuda::Error> for Error {
 fn bootstrap_class(error: &spark_ccl_bootstrap::Error) -> ExitClass {
     use spark_ccl_bootstrap::Error as Bootstrap;
     match error {
-        Bootstrap::Argument(_) | Bootstrap::UniqueId(_) | Bootstrap::NoSecret { .. } => {
-            ExitClass::Usage
-        }
+        Bootstrap::Argument(_)
+        | Bootstrap::UniqueId(_)
+        | Bootstrap::NoSecret { .. }
+        | Bootstrap::Cancelled => ExitClass::Usage,
         Bootstrap::Missing(_) | Bootstrap::Timeout(_) => ExitClass::Timeout,
         Bootstrap::AddressInUse { .. } | Bootstrap::Os { .. } => ExitClass::System,
         _ => ExitClass::Remote,

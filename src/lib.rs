@@ -67,7 +67,7 @@ pub use memory::registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use mesh::peer_link::{Carrier, PeerLink};
 pub use opening::builder::Builder;
 pub use plan::Explanation;
-pub use spark_ccl_bootstrap::UniqueId;
+pub use spark_ccl_bootstrap::{Cancel, UniqueId};
 pub use spark_ccl_config::{
     AlgorithmChoice, Backend, GpuLayout, GpuWire, Layout, Links, Net, ParseAlgorithmsError, Path,
 };

@@ -8,7 +8,7 @@ pub(crate) mod split;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use spark_ccl_bootstrap::Session;
+use spark_ccl_bootstrap::{Cancel, Session};
 use spark_ccl_config::{Backend, Settings, Tuning};
 use spark_ccl_control::Monitor;
 #[cfg(feature = "cuda")]
@@ -32,6 +32,7 @@ pub(crate) fn open(
     tuning: Tuning,
     reducer: Reducer,
     nics: OnceLock<Nics>,
+    cancel: &Cancel,
 ) -> Result<Communicator, Error> {
     let deadline = deadline_in(settings.init_timeout);
     if let Err(error) = check_addresses(&session, &settings) {
@@ -46,13 +47,23 @@ pub(crate) fn open(
     let context = world.session.derive_context(NO_CONTEXT, 0, 0);
     let algorithms = world.settings.algo.clone();
     let communicator = communicator(&world, context, all, algorithms, None, Caller::Program)
-        .and_then(|communicator| with_devices(communicator, deadline));
+        .and_then(|communicator| with_devices_unless(cancel, communicator, deadline));
     let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
     // The others must neither consider an unready rank ready nor wait for it.
     let sealed = world.session.seal(report, deadline);
     let communicator = communicator?;
     sealed?;
     Ok(communicator)
+}
+
+/// The same as [`with_devices`], for a communicator that nobody has yet, unless it is cancelled.
+fn with_devices_unless(
+    cancel: &Cancel,
+    communicator: Communicator,
+    deadline: Instant,
+) -> Result<Communicator, Error> {
+    let _on_cancel = cancel.on_cancel(communicator.aborter("its initialisation was cancelled"));
+    with_devices(communicator, deadline)
 }
 
 /// Adds the backend for device memory, if there is to be one.

@@ -230,6 +230,19 @@ impl Communicator {
         });
     }
 
+    /// What [aborts](Self::abort) it later, if it still exists.
+    pub(crate) fn aborter(&self, reason: &'static str) -> impl Fn() + Send + Sync + use<> {
+        let (rank, watch) = (self.planner().rank, Arc::downgrade(&self.inner.watch));
+        move || {
+            if let Some(watch) = watch.upgrade() {
+                watch.raise(Fault::Aborted {
+                    by: watch.member(rank),
+                    reason: reason.to_owned(),
+                });
+            }
+        }
+    }
+
     /// Leaves the communicator at once, for this rank only: its calls under way, and later ones,
     /// return [`Error::Failed`]. Any thread may call it; it takes half a second at most, or as long
     /// as calls of device memory take to be aborted.

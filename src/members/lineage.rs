@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use spark_ccl_bootstrap::Session;
+use spark_ccl_bootstrap::{Cancel, Session};
 use spark_ccl_control::{Agreement, Outcome, Rule, Sight, Step, Watch};
 use spark_ccl_log::Mutex;
 
@@ -62,6 +62,8 @@ pub(crate) struct Wish<'a> {
     pub(crate) rule: Rule,
     /// How long a rank may answer nothing until the rule takes it for silent.
     pub(crate) silent_after: Duration,
+    /// Ends it from another thread.
+    pub(crate) cancel: &'a Cancel,
 }
 
 impl Lineage {
@@ -106,6 +108,7 @@ impl Bid<'_> {
         let mut pause = FIRST_PAUSE;
         let mut excluded: Option<Instant> = None;
         loop {
+            self.wish.cancel.check()?;
             let sight = self.sight();
             self.check_presence(&sight)?;
             let (lineage, session) = (self.lineage, self.session);
@@ -418,12 +421,14 @@ mod tests {
     fn what_a_thread_says_while_it_agrees_is_said_at_once() {
         let comms = Communicator::local(1).unwrap();
         let own = &comms[0].inner;
+        let cancel = Cancel::new();
         let wish = || Wish {
             operation: "shrink",
             watch: &own.watch,
             members: &own.members,
             rule: Rule::Named(BTreeSet::new()),
             silent_after: Duration::MAX,
+            cancel: &cancel,
         };
         let bid = own.lineage.bid(&own.world.session, wish()).unwrap();
         let said = Rc::new(Cell::new(0));
@@ -449,6 +454,7 @@ mod tests {
             members,
             rule: Rule::Named(BTreeSet::new()),
             silent_after: Duration::MAX,
+            cancel: &Cancel::new(),
         };
         let mut bid = called.lineage.bid(session, wish).unwrap();
         assert!(bid.agree(Instant::now()).is_err());

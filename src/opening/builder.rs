@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use spark_ccl_bootstrap::{Options, Session, UniqueId};
+use spark_ccl_bootstrap::{Cancel, Options, Session, UniqueId};
 use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning, VARIABLES};
 use spark_ccl_launcher::local_rank;
 use spark_ccl_transport::rdma::link::Nics;
@@ -49,6 +49,7 @@ pub struct Builder {
     device: usize,
     launch: LaunchOverrides,
     reducer: Reducer,
+    cancel: Cancel,
     #[cfg(feature = "testing")]
     verbs: Option<spark_ccl_verbs::Library>,
 }
@@ -61,6 +62,7 @@ impl Communicator {
             device: 0,
             launch: LaunchOverrides::default(),
             reducer: Reducer::default(),
+            cancel: Cancel::new(),
             #[cfg(feature = "testing")]
             verbs: None,
         }
@@ -199,6 +201,29 @@ impl Builder {
         self
     }
 
+    /// Lets another thread end [`connect`](Self::connect) and [`from_env`](Self::from_env) while
+    /// they wait for other ranks.
+    ///
+    /// ```
+    /// use spark_ccl::{Cancel, Communicator};
+    /// use std::time::Duration;
+    ///
+    /// let cancel = Cancel::new();
+    /// let builder = Communicator::builder().cancel_by(&cancel);
+    /// let id = builder.unique_id()?;
+    /// // Rank 1 never comes.
+    /// let waits = std::thread::spawn(move || builder.connect(&id, 0, 2));
+    /// std::thread::sleep(Duration::from_millis(10));
+    /// cancel.cancel();
+    /// assert!(waits.join().unwrap().is_err());
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    #[must_use]
+    pub fn cancel_by(mut self, cancel: &Cancel) -> Self {
+        self.cancel = cancel.clone();
+        self
+    }
+
     /// Sets a variable as if it were in the environment: for names that are only known at run time,
     /// and for settings without a method. An unknown `SPARK_CCL_` name is an error when the
     /// communicator is made.
@@ -252,7 +277,18 @@ impl Builder {
         let start = |(session, monitor)| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
             let nics = self.local_nics(&settings);
-            let open = move || open(session, Some(monitor), settings, tuning, reducer, nics);
+            let cancel = self.cancel.clone();
+            let open = move || {
+                open(
+                    session,
+                    Some(monitor),
+                    settings,
+                    tuning,
+                    reducer,
+                    nics,
+                    &cancel,
+                )
+            };
             spark_ccl_log::spawn("spark-local", open)
         };
         let threads: Vec<_> = sessions.into_iter().zip(monitors).map(start).collect();
@@ -294,6 +330,7 @@ impl Builder {
         let options = Options {
             rdma_ports: ports(&nics),
             since,
+            cancel: self.cancel.clone(),
             ..options(&settings, root, Some(rank))?
         };
         let session = Session::join(id, rank, size, &options)?;
@@ -317,7 +354,7 @@ impl Builder {
             launch.rendezvous
         );
         let nics = open_nics(&settings);
-        let session = meet(launch, &settings, ports(&nics), since)?;
+        let session = meet(launch, &settings, ports(&nics), since, &self.cancel)?;
         self.open(session, settings, nics)
     }
 
@@ -330,7 +367,10 @@ impl Builder {
     ) -> Result<Communicator, Error> {
         // Cannot fail: rank 0 has checked it, and all ranks run the same build.
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
-        open(session, None, settings, tuning, self.reducer, nics.into())
+        let (reducer, nics) = (self.reducer, nics.into());
+        let opened = open(session, None, settings, tuning, reducer, nics, &self.cancel);
+        // What it has broken off fails in many ways.
+        opened.map_err(|error| self.cancel.check().map_or_else(Error::from, |()| error))
     }
 
     /// The RDMA ports of a rank of this process, where a test has brought devices.

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use spark_ccl_bootstrap::Cancel;
 use spark_ccl_control::Rule;
 
-use super::with_devices;
+use super::with_devices_unless;
 use crate::api::assembly::{Caller, communicator};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
@@ -66,8 +67,17 @@ impl Communicator {
     /// then. From [`recover`](Self::recover), a rank that it would have left out may get
     /// [`Error::LeftOut`] from then on: nobody can tell it whether others have gone on without it.
     pub fn shrink(&self, lost: &[usize]) -> Result<Self, Error> {
+        self.shrink_unless(&Cancel::new(), lost)
+    }
+
+    /// The same, unless another thread cancels it while it waits for the other ranks.
+    ///
+    /// # Errors
+    /// Those of [`shrink`](Self::shrink), and that it was cancelled.
+    pub fn shrink_unless(&self, cancel: &Cancel, lost: &[usize]) -> Result<Self, Error> {
         self.membership().check_process()?;
-        self.go_on("shrink", Rule::Named(self.lost(lost)?))
+        let rest = self.go_on("shrink", Rule::Named(self.lost(lost)?), cancel);
+        rest.map_err(|error| cancel.check().map_or_else(Error::from, |()| error))
     }
 
     /// A new communicator of the ranks that are left, in their old order, on which these ranks
@@ -124,10 +134,10 @@ impl Communicator {
     /// thread shrinks or recovers the same communicator, or one that comes from it.
     pub fn recover(&self) -> Result<Self, Error> {
         self.membership().check_process()?;
-        self.go_on("recover", Rule::Answering)
+        self.go_on("recover", Rule::Answering, &Cancel::new())
     }
 
-    fn go_on(&self, operation: &'static str, rule: Rule) -> Result<Self, Error> {
+    fn go_on(&self, operation: &'static str, rule: Rule, cancel: &Cancel) -> Result<Self, Error> {
         let world = &self.inner.world;
         let wish = Wish {
             operation,
@@ -135,6 +145,7 @@ impl Communicator {
             members: &self.inner.members,
             rule,
             silent_after: world.settings.lost_after,
+            cancel,
         };
         let bid = self.inner.lineage.bid(&world.session, wish);
         let mut bid = bid.ok_or_else(|| Error::Invalid {
@@ -146,7 +157,7 @@ impl Communicator {
         let deadline = deadline_in(world.settings.init_timeout);
         loop {
             let (context, members) = bid.agree(deadline)?;
-            let shrunk = self.shrunk(context, members, deadline);
+            let shrunk = self.shrunk(cancel, context, members, deadline);
             let works = |shrunk: &Self| shrunk.check().is_ok() && shrunk.inner.watch.is_whole();
             let works = shrunk.as_ref().is_ok_and(works);
             // Others may not have come so far, and wait for a proposal without the rank that is
@@ -177,7 +188,13 @@ impl Communicator {
         lost.iter().map(world).collect()
     }
 
-    fn shrunk(&self, context: u64, members: Vec<u32>, deadline: Instant) -> Result<Self, Error> {
+    fn shrunk(
+        &self,
+        cancel: &Cancel,
+        context: u64,
+        members: Vec<u32>,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
         let algorithms = self.planner().algorithms.clone();
         let lineage = Some(Arc::clone(&self.inner.lineage));
         let timeout = self.membership().timeout()?;
@@ -190,6 +207,6 @@ impl Communicator {
             Caller::Program,
         )?;
         shrunk.apply_timeout(timeout);
-        with_devices(shrunk, deadline)
+        with_devices_unless(cancel, shrunk, deadline)
     }
 }

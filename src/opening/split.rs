@@ -1,12 +1,14 @@
 //! Splitting a communicator.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use spark_ccl_bootstrap::Cancel;
 use spark_ccl_config::AlgorithmChoice;
 use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
-use super::with_devices;
+use super::with_devices_unless;
 use crate::api::assembly::Caller;
 use crate::api::call::{Call, InPlace};
 use crate::api::communicator::Communicator;
@@ -50,9 +52,54 @@ impl Communicator {
     /// are used first; when one cannot be, all ranks of that new one get an error then, and this
     /// communicator stays as it is.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
+        self.split_unless(&Cancel::new(), color, key)
+    }
+
+    /// The same, unless another thread cancels it. Where the others have not all come by then, this
+    /// rank [leaves](Self::leave) this communicator.
+    ///
+    /// # Errors
+    /// Those of [`split`](Self::split), and that it was cancelled.
+    pub fn split_unless(
+        &self,
+        cancel: &Cancel,
+        color: Option<u32>,
+        key: i32,
+    ) -> Result<Option<Self>, Error> {
         let color = color.map(|color| color as usize);
-        let colors = self.gather_colors(color, key)?;
-        color.map(|color| self.part(color, &colors)).transpose()
+        let colors = {
+            let membership = Arc::downgrade(self.membership());
+            let leave = move || {
+                // A forked child has left already.
+                let _left = membership
+                    .upgrade()
+                    .map(|membership| membership.leave_now());
+            };
+            let _on_cancel = cancel.on_cancel(leave);
+            self.gather_colors(color, key)
+        };
+        if colors.is_err() {
+            self.renounce_part(color);
+        }
+        let part = || {
+            let (color, colors) = (color, colors?);
+            color
+                .map(|color| self.part(cancel, color, &colors))
+                .transpose()
+        };
+        part().map_err(|error| cancel.check().map_or_else(Error::from, |()| error))
+    }
+
+    /// Tells the others that this rank will not be in the part of its color: they may have its
+    /// color, and make the part.
+    fn renounce_part(&self, color: Option<usize>) {
+        let number = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        if let Some(color) = color {
+            let (number, color) = (u64::from(number), color as u64);
+            let session = &self.inner.world.session;
+            let context = session.derive_context(self.inner.context, number, color);
+            self.inner.watch.renounce(context);
+        }
     }
 
     /// New communicators, one for each color, with their ranks in the order that they have here.
@@ -75,7 +122,7 @@ impl Communicator {
     /// As for [`split`](Self::split).
     pub fn split_by(&self, color: usize) -> Result<Self, Error> {
         let colors = self.gather_colors(Some(color), 0)?;
-        self.part(color, &colors)
+        self.part(&Cancel::new(), color, &colors)
     }
 
     /// A new communicator of these ranks, in this order. Collective: all ranks call it, also those
@@ -108,7 +155,7 @@ impl Communicator {
         }
         let algorithms = self.planner().algorithms.clone();
         let group = self.derive(context, members, algorithms, Caller::Program)?;
-        self.open_part(group).map(Some)
+        self.open_part(&Cancel::new(), group).map(Some)
     }
 
     /// A new communicator of the same ranks, for host memory, which takes only these algorithms, as
@@ -154,7 +201,7 @@ impl Communicator {
     }
 
     /// The communicator of the ranks that have this color, as this one does.
-    fn part(&self, color: usize, colors: &Colors) -> Result<Self, Error> {
+    fn part(&self, cancel: &Cancel, color: usize, colors: &Colors) -> Result<Self, Error> {
         let entries = colors.entries.chunks_exact(2).enumerate();
         let mut members: Vec<(i64, usize)> = entries
             .filter(|(_, entry)| entry[0] == color as i64 && entry[1] != NO_COLOR)
@@ -165,13 +212,14 @@ impl Communicator {
         let algorithms = self.planner().algorithms.clone();
         let context = [u64::from(colors.number), color as u64];
         let part = self.derive(context, members.collect(), algorithms, Caller::Program)?;
-        self.open_part(part)
+        self.open_part(cancel, part)
     }
 
     /// A part with this one's time and backend for device memory.
-    fn open_part(&self, part: Self) -> Result<Self, Error> {
+    fn open_part(&self, cancel: &Cancel, part: Self) -> Result<Self, Error> {
         part.apply_timeout(self.membership().timeout()?);
-        with_devices(part, deadline_in(self.inner.world.settings.init_timeout))
+        let deadline = deadline_in(self.inner.world.settings.init_timeout);
+        with_devices_unless(cancel, part, deadline)
     }
 
     /// The world ranks of these ranks, which must be distinct.

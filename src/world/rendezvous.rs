@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-use spark_ccl_bootstrap::{Address, Options, PeerInfo, Secret, Session, UniqueId};
+use spark_ccl_bootstrap::{Address, Cancel, Options, PeerInfo, Secret, Session, UniqueId};
 use spark_ccl_config::Settings;
 use spark_ccl_fork::lookup;
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
@@ -23,6 +23,7 @@ pub(crate) fn meet(
     settings: &Settings,
     rdma_ports: u8,
     since: Instant,
+    cancel: &Cancel,
 ) -> Result<Session, Error> {
     let (rank, size) = (launch.rank, launch.size);
     let secret = || {
@@ -33,6 +34,7 @@ pub(crate) fn meet(
         options(settings, root, Some(rank)).map(|options| Options {
             rdma_ports,
             since: Some(since),
+            cancel: cancel.clone(),
             ..options
         })
     };

@@ -7,6 +7,7 @@ mod buffers;
 mod builder;
 mod cables;
 mod campaign;
+mod cancel;
 mod collectives;
 mod collectives_model;
 mod collectives_pairs;

@@ -116,6 +116,9 @@ pub enum Error {
         /// Whether all of them refused the connection: nobody listens there.
         refused: bool,
     },
+    /// This process has cancelled it.
+    #[error("the ranks did not meet: another thread of this process has cancelled it")]
+    Cancelled,
     /// A deadline passed.
     #[error("timed out: {0}")]
     Timeout(String),

@@ -34,6 +34,9 @@ use crate::wire::FrameKind;
 use crate::wiring::MOST_RANKS;
 use crate::{Address, Error, Options, Secret, listening, net, parcel, reminder, roster};
 
+/// How often a rank that waits for the table checks whether it is to go on.
+const LOOK: Duration = Duration::from_millis(200);
+
 /// A rank that has the table of all ranks.
 pub(crate) struct Joined {
     pub(crate) table: Table,
@@ -150,7 +153,7 @@ impl Joining<'_> {
                 },
                 deadline: self.deadline,
                 refusal: self.refusal,
-                interrupt: &|| None,
+                interrupt: &|| self.options.cancel.check().err(),
                 more: may_search.then_some(&ask),
             })
         };
@@ -186,6 +189,7 @@ impl Joining<'_> {
     ) -> Result<Table, Error> {
         let limit = Table::limit(self.size).max(MAX_VERDICT);
         let frame = self.read_on(stream, reader, limit, post);
+        self.options.cancel.check()?;
         let protocol = |reason| Error::Protocol {
             peer: name.to_owned(),
             reason,
@@ -219,11 +223,12 @@ impl Joining<'_> {
             if let Some(frame) = reader.poll(stream, limit)? {
                 return Ok(frame);
             }
-            if Instant::now() >= self.deadline {
+            let now = Instant::now();
+            if now >= self.deadline || self.options.cancel.is_cancelled() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
             let mut fds = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
-            let mut until = self.deadline;
+            let mut until = self.deadline.min(now + LOOK);
             if let Some(post) = &*post {
                 post.watch(&mut fds);
                 until = post.next_wake().map_or(until, |wake| until.min(wake));

@@ -35,6 +35,7 @@ mod address;
 mod approach;
 mod call;
 mod caller;
+mod cancel;
 mod detour;
 mod dial;
 mod error;
@@ -78,6 +79,7 @@ mod wiring;
 
 pub use address::Address;
 pub use call::Unreached;
+pub use cancel::{Cancel, OnCancel};
 pub use error::Error;
 pub use hello::{Endpoint, MAX_NOTE, MAX_RANKS, PeerInfo};
 pub use host::HostId;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::address::Address;
-use crate::{Error, net};
+use crate::{Cancel, Error, net};
 
 /// The most addresses a rank listens on.
 pub(crate) const MAX_ADDRESSES: usize = 16;
@@ -39,6 +39,8 @@ pub struct Options {
     pub meeting: String,
     /// Why the other ranks may not find rank 0 there; empty if they should.
     pub doubt: String,
+    /// Ends the way to the other ranks before they are connected.
+    pub cancel: Cancel,
 }
 
 impl Default for Options {
@@ -56,6 +58,7 @@ impl Default for Options {
             note: String::new(),
             meeting: String::new(),
             doubt: String::new(),
+            cancel: Cancel::new(),
         }
     }
 }

@@ -17,7 +17,8 @@ use crate::root::{self, Root};
 use crate::routes::routes;
 use crate::unique_id::expired;
 use crate::{
-    Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via, Wiring, listening, net,
+    Cancel, Error, Kind, OnCancel, Options, PeerInfo, Purpose, Secret, UniqueId, Via, Wiring,
+    listening, net,
 };
 
 mod reach;
@@ -43,6 +44,7 @@ pub struct Session {
     wiring: OnceLock<Wiring>,
     /// The rendezvous, if this rank owns it.
     _root: Option<Root>,
+    _on_cancel: Option<OnCancel>,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl Session {
         let life = id.life();
         let joined = joining.join();
         let joined = joined.map_err(|error| expired(error, life, &id.addresses()))?;
-        Ok(Self::between_processes(rank, joined, None))
+        Ok(Self::between_processes(rank, joined, None, &options.cancel))
     }
 
     /// Joins a world whose rendezvous is at a known address, such as torchrun's `MASTER_ADDR` and
@@ -137,7 +139,8 @@ impl Session {
             deadline,
             refusal: options.init_timeout,
         };
-        Ok(Self::between_processes(rank, joining.join()?, root))
+        let joined = joining.join()?;
+        Ok(Self::between_processes(rank, joined, root, &options.cancel))
     }
 
     /// The ranks of a world within this process, by rank. Their streams are socket pairs.
@@ -157,11 +160,12 @@ impl Session {
             mode: Mode::Local(local_rank),
             wiring: OnceLock::new(),
             _root: None,
+            _on_cancel: None,
         });
         Ok(sessions.collect())
     }
 
-    fn between_processes(rank: u32, joined: Joined, root: Option<Root>) -> Self {
+    fn between_processes(rank: u32, joined: Joined, root: Option<Root>, cancel: &Cancel) -> Self {
         let Joined {
             table,
             mailbox,
@@ -169,6 +173,9 @@ impl Session {
             network,
         } = joined;
         let mode = Mode::Network(network);
+        let its = Arc::clone(&mailbox);
+        // Ends all waits for other ranks; once these are connected, it changes nothing.
+        let on_cancel = cancel.on_cancel(move || its.conclude(Err(Error::Cancelled)));
         Session {
             rank,
             peers: table.peers,
@@ -179,6 +186,7 @@ impl Session {
             mode,
             wiring: OnceLock::new(),
             _root: root,
+            _on_cancel: Some(on_cancel),
         }
     }
 

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use spark_ccl_bootstrap::{
-    Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Unreached, Via,
+    Address, Cancel, Error, Kind, Options, Root, Secret, Session, UniqueId, Unreached, Via,
 };
 use spark_ccl_testing::{Need, free_port, has};
 
-use crate::common::{self, TCP, in_parallel, mesh, options, purpose, soon, world};
+use crate::common::{self, TCP, in_parallel, join_all, mesh, options, purpose, soon, world};
 
 #[test]
 fn all_pairs_connect_over_sockets() {
@@ -298,4 +298,43 @@ fn accept_gives_up_at_its_deadline_and_names_the_peer() {
 fn listening_at(session: &Session, rank: u32) -> Vec<std::net::SocketAddr> {
     let endpoints = session.peer(rank).addresses.iter();
     endpoints.map(|one| one.address).collect()
+}
+
+/// The rank that it waits for has come, and does nothing more.
+#[test]
+fn each_wait_for_a_rank_ends_when_it_is_cancelled() {
+    type Wait = fn(&Session) -> Result<(), Error>;
+    let waits: [Wait; 4] = [
+        |session| {
+            session
+                .accept(1, purpose(Kind::Control, 0), soon())
+                .map(drop)
+        },
+        |session| session.seal(Ok(()), soon()),
+        |session| {
+            let above = [1].into();
+            let connected = session.connect_all(&above, purpose(Kind::Control, 0), soon());
+            connected.map(drop)
+        },
+        |session| {
+            session.seal(Ok(()), soon())?;
+            session.accept(1, purpose(Kind::Tcp, 0), soon()).map(drop)
+        },
+    ];
+    for wait in waits {
+        let cancel = Cancel::new();
+        let options = Options {
+            cancel: cancel.clone(),
+            ..options()
+        };
+        let id = UniqueId::create(&options).unwrap();
+        let mut sessions = join_all(id, &[0, 1], 2, &options).into_iter();
+        let [first, _second] = [(); 2].map(|()| sessions.next().unwrap().unwrap());
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| wait(&first));
+            std::thread::sleep(Duration::from_millis(50));
+            cancel.cancel();
+            assert_eq!(waits.join().unwrap(), Err(Error::Cancelled));
+        });
+    }
 }
