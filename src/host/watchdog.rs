@@ -229,9 +229,7 @@ fn meaning(
                     sequence: marked(active),
                     words,
                 });
-            let lacks = active.direction() == Direction::In
-                && left.and_then(|leave| leave.has_sent(wires.rank, active.sequence))
-                    == Some(false);
+            let lacks = left.is_some_and(|leave| has_not_sent(active, leave, wires.rank));
             // While the link has not ended, data that was sent may be in flight, and even the link
             // itself may still come; not from a process that has ended.
             let has_ended = watch.latent_of(peer).is_some();
@@ -239,6 +237,11 @@ fn meaning(
             (fault, lacks || is_over)
         }
     }
+}
+
+/// Whether a peer that leaves has certainly not sent a message.
+fn has_not_sent(active: &Active, leave: &Leave, own: Rank) -> bool {
+    active.direction() == Direction::In && leave.has_sent(own, active.sequence) == Some(false)
 }
 
 /// Whether a peer that leaves does its part in a message, or may still do so.

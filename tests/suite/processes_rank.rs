@@ -1,7 +1,7 @@
 //! The process side of `processes.rs`: a rank that obeys orders, line by line.
 
 use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, forget};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -79,9 +79,7 @@ impl State {
             ["start-and-shrink", count] => self.start_and_shrink(number(count))?,
             ["shrink-over-and-over", times] => return self.shrink_over_and_over(number(times)),
             ["leave-in-flight", count] => self.leave_in_flight(number(count), drop)?,
-            ["forget-in-flight", count] => {
-                self.leave_in_flight(number(count), std::mem::forget)?;
-            }
+            ["forget-in-flight", count] => self.leave_in_flight(number(count), forget)?,
             ["start-send", to, count] => self.start_send(number(to), number(count))?,
             ["without-leave-to-trace"] => without(CapabilitySet::SYS_PTRACE),
             ["undumpable"] => undumpable(),
