@@ -28,8 +28,8 @@ struct Group {
     enqueued: Vec<Enqueued>,
     /// By what they must be in order with.
     meetings: BTreeMap<usize, Vec<Meeting>>,
-    /// Those that the group does not wait for.
-    background: Vec<Meeting>,
+    /// The same of those that the group does not wait for.
+    background: BTreeMap<usize, Vec<Meeting>>,
 }
 
 /// A call on host memory.
@@ -66,7 +66,7 @@ pub fn start() -> Result<(), Failure> {
             calls: Vec::new(),
             enqueued: Vec::new(),
             meetings: BTreeMap::new(),
-            background: Vec::new(),
+            background: BTreeMap::new(),
         });
         group.depth += 1;
     });
@@ -130,10 +130,6 @@ fn begin(calls: Vec<Result<Call, Failure>>, mut all: bool) -> Vec<Result<Started
 
 /// Has ranks meet that may wait for each other: all but the last in threads of their own.
 fn together(mut meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<(), Failure> {
-    let one_by_one = |meetings: Vec<Meeting>| {
-        let met = meetings.into_iter().map(attempt);
-        met.fold(Ok(()), Result::and)
-    };
     let Some((_, last)) = meetings.pop_last() else {
         return Ok(());
     };
@@ -147,11 +143,16 @@ fn together(mut meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<(), Failure> 
     met.fold(outcome, |outcome, met| met.and(outcome))
 }
 
+fn one_by_one(meetings: Vec<Meeting>) -> Result<(), Failure> {
+    let met = meetings.into_iter().map(attempt);
+    met.fold(Ok(()), Result::and)
+}
+
 /// Has each rank meet others in a thread of its own, for which nobody waits.
-fn in_background(meetings: Vec<Meeting>) -> Result<Progress, Failure> {
+fn in_background(meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<Progress, Failure> {
     let mut progress = Ok(Progress::Done);
-    for meeting in meetings {
-        let began = spawn("spark-init", || attempt(meeting));
+    for own in meetings.into_values() {
+        let began = spawn("spark-meeting", || one_by_one(own));
         progress = progress.and(began.map(|_| Progress::Background));
     }
     progress
@@ -197,18 +198,21 @@ pub fn meet(order: usize, meeting: Meeting) -> Result<(), Failure> {
 }
 
 /// Has this rank meet others in a thread of its own, from the end of the open group on if there is
-/// one. Returns whether the meeting goes on.
+/// one: after the group's other such meetings of the same `order`. Returns whether the meeting goes
+/// on.
 ///
 /// # Errors
 /// No thread can be started, where no group is open.
-pub fn meet_in_background(meeting: Meeting) -> Result<Progress, Failure> {
+pub fn meet_in_background(order: usize, meeting: Meeting) -> Result<Progress, Failure> {
     let mut meeting = Some(meeting);
     with_group(|group| {
         if let Some(group) = group {
-            group.background.extend(meeting.take());
+            let same = group.background.entry(order).or_default();
+            same.extend(meeting.take());
         }
     });
-    in_background(meeting.into_iter().collect())
+    let alone = meeting.map(|meeting| (order, vec![meeting]));
+    in_background(alone.into_iter().collect())
 }
 
 /// Whether this thread has opened one.
@@ -381,7 +385,7 @@ mod tests {
         let waits = || unreachable!("nobody comes");
         start().unwrap();
         meet(1, Box::new(waits)).unwrap();
-        meet_in_background(Box::new(waits)).unwrap();
+        meet_in_background(2, Box::new(waits)).unwrap();
         keep_failure(&Failure::invalid("a bad call"));
         assert_eq!(end().unwrap_err().message(), "a bad call");
     }
@@ -410,7 +414,10 @@ mod tests {
             Ok(())
         };
         start().unwrap();
-        assert_eq!(meet_in_background(Box::new(waits)).unwrap(), Progress::Done);
+        assert_eq!(
+            meet_in_background(2, Box::new(waits)).unwrap(),
+            Progress::Done
+        );
         // It waits for this thread, which goes on.
         assert_eq!(end().unwrap(), Progress::Background);
         both.wait();
@@ -420,7 +427,7 @@ mod tests {
             Ok(())
         };
         assert_eq!(
-            meet_in_background(Box::new(alone)).unwrap(),
+            meet_in_background(2, Box::new(alone)).unwrap(),
             Progress::Background
         );
         own.wait();

@@ -2,19 +2,18 @@
 //! made is in `meeting.rs`.
 
 use std::ffi::c_int;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use spark_ccl::{Communicator, Error};
+use spark_ccl::{Cancel, Communicator, Error};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
-use spark_ccl_abi::groups;
+use spark_ccl_abi::groups::{self, Progress};
 use spark_ccl_abi::handles::Table;
 
 use crate::factors::Factors;
 use crate::shadow::Shadow;
-use crate::status::Status;
+use crate::status::{Status, progressing};
 use crate::types::ncclComm_t;
 
 /// Handles are addresses within this, 16 bytes apart. Nobody writes it. NCCL itself, when a program
@@ -33,7 +32,14 @@ static MEMBERS: Table<Member> = Table::new("communicator");
 
 /// What a handle stands for.
 #[derive(Default)]
-pub(crate) struct Member(OnceLock<Result<Arc<Comm>, Failure>>);
+pub(crate) struct Member {
+    made: OnceLock<Result<Arc<Comm>, Failure>>,
+    /// Ends the making.
+    cancel: Cancel,
+    /// A thread leaves, and then takes the handle back: until then, an abort can end the wait. A
+    /// flag on its own: relaxed.
+    is_leaving: AtomicBool,
+}
 
 /// The one that makes a communicator, and says what became of it: nothing, if it is dropped before.
 pub(crate) struct Maker(Arc<Member>);
@@ -43,58 +49,65 @@ pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) factors: Factors,
     pub(crate) shadow: Shadow,
-    users: AtomicUsize,
-    is_aborted: AtomicBool,
+    /// Whether its functions wait for other ranks.
+    pub(crate) is_blocking: bool,
+    /// How many meetings go on in the background, over its links. A count on its own: relaxed.
+    meetings: AtomicUsize,
 }
 
-/// A caller that begins calls of a communicator, or meets other ranks there. An abort ends these on
-/// all ranks.
-pub(crate) struct User(Arc<Comm>);
+/// A meeting of a communicator's ranks in the background. Until it ends, others are refused.
+pub(crate) struct InProgress(Arc<Comm>);
 
-impl spark_ccl_abi::Comm for User {
+impl spark_ccl_abi::Comm for Comm {
     fn inner(&self) -> &Communicator {
         &self.inner
     }
 }
 
-impl Deref for User {
-    type Target = Comm;
-
-    fn deref(&self) -> &Comm {
-        &self.0
-    }
-}
-
-impl Drop for User {
+impl Drop for InProgress {
     fn drop(&mut self) {
-        // Pairs with the load in `abort`.
-        self.users.fetch_sub(1, Ordering::SeqCst);
+        self.0.meetings.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Comm {
-    pub(crate) fn new(inner: Communicator) -> Self {
+    pub(crate) fn new(inner: Communicator, is_blocking: bool) -> Self {
         Self {
             inner,
             factors: Factors::default(),
             shadow: Shadow::default(),
-            users: AtomicUsize::new(0),
-            is_aborted: AtomicBool::new(false),
+            is_blocking,
+            meetings: AtomicUsize::new(0),
         }
+    }
+
+    fn is_in_progress(&self) -> bool {
+        self.meetings.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that a meeting goes on.
+    pub(crate) fn begin_meeting(self: &Arc<Self>) -> InProgress {
+        self.meetings.fetch_add(1, Ordering::Relaxed);
+        InProgress(Arc::clone(self))
     }
 }
 
 impl Maker {
     pub(crate) fn set(self, made: Result<Comm, Failure>) {
         // This is the only one, and sets once.
-        let _ = self.0.0.set(made.map(Arc::new));
+        let _ = self.0.made.set(made.map(Arc::new));
+    }
+
+    /// What ends the making.
+    pub(crate) fn cancel(&self) -> Cancel {
+        self.0.cancel.clone()
     }
 }
 
 impl Drop for Maker {
     fn drop(&mut self) {
         // Does nothing where it is set.
-        let _ = self.0.0.set(Err(Failure::new(
+        let _ = self.0.made.set(Err(Failure::new(
             Kind::Internal,
             "the communicator was not made: the group that makes it has failed, or its thread",
         )));
@@ -103,7 +116,7 @@ impl Drop for Maker {
 
 impl Member {
     fn ready(&self) -> Result<Arc<Comm>, Failure> {
-        match self.0.get() {
+        match self.made.get() {
             Some(made) => made.clone(),
             None => Err(Failure::invalid(
                 "the communicator is not ready: end the group that makes it, or ask \
@@ -137,22 +150,24 @@ pub(crate) fn is_ours(comm: ncclComm_t) -> bool {
 
 /// The communicator of a handle.
 pub(crate) fn find(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
-    MEMBERS.get(comm.addr() as u64)?.ready()
+    let member = MEMBERS.get(comm.addr() as u64)?;
+    if member.is_leaving.load(Ordering::Relaxed) {
+        return Err(destroyed());
+    }
+    member.ready()
 }
 
 /// The communicator of a handle, for calls. A failure is that of the open group, too.
-pub(crate) fn enter(comm: ncclComm_t) -> Result<Arc<User>, Failure> {
+pub(crate) fn enter(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
     let entered = find(comm).and_then(|comm| {
-        // Pairs with the load in `abort`: this sees the flag, or that sees this user.
-        comm.users.fetch_add(1, Ordering::SeqCst);
-        let user = User(comm);
-        if user.is_aborted.load(Ordering::SeqCst) {
-            return Err(Failure::new(
-                Kind::Usage,
-                "another thread has aborted the communicator",
+        // Within a group they come one after the other.
+        if comm.is_in_progress() && !groups::is_open() {
+            return Err(Failure::invalid(
+                "a split, shrink, grow or finalize of the communicator goes on: ask \
+                 ncclCommGetAsyncError until it is no longer ncclInProgress",
             ));
         }
-        Ok(Arc::new(user))
+        Ok(comm)
     });
     entered.inspect_err(groups::keep_failure)
 }
@@ -198,8 +213,9 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
     guarded(|| {
         let error = given(error, "asyncError")?;
         let member = MEMBERS.get(comm.addr() as u64)?;
-        let state = match member.0.get() {
+        let state = match member.made.get() {
             None => Status::InProgress,
+            Some(Ok(comm)) if comm.is_in_progress() => Status::InProgress,
             Some(Ok(comm)) => match comm.inner.check() {
                 // It was finalized, which is no error of what it did: programs ask afterwards.
                 Err(Error::Invalid { .. }) => Status::Success,
@@ -216,33 +232,62 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
 
 /// `ncclCommFinalize`.
 pub(crate) fn finalize(comm: ncclComm_t) -> Status {
-    guarded(|| {
+    progressing(|| {
         if comm.is_null() {
-            return Ok(());
+            return Ok(Progress::Done);
         }
-        let known = enter(comm)?;
-        let finalize = move || Ok(known.inner.finalize()?);
-        groups::meet(comm.addr(), Box::new(finalize))
+        let (known, order) = (enter(comm)?, comm.addr());
+        if known.is_blocking {
+            let finalize = move || Ok(known.inner.finalize()?);
+            return groups::meet(order, Box::new(finalize)).map(|()| Progress::Done);
+        }
+        let meeting = known.begin_meeting();
+        let finalize = move || {
+            let finalized = known.inner.finalize();
+            drop(meeting);
+            Ok(finalized?)
+        };
+        groups::meet_in_background(order, Box::new(finalize))
     })
 }
 
-/// `ncclCommDestroy`: once this rank's own calls have run.
+/// `ncclCommDestroy`: returns at once, and a thread leaves when this rank's own calls have run.
 pub(crate) fn destroy(comm: ncclComm_t) -> Status {
     guarded(|| {
         if comm.is_null() {
             return Ok(());
         }
         let handle = comm.addr() as u64;
-        MEMBERS.get(handle).inspect_err(groups::keep_failure)?;
-        groups::meet(comm.addr(), Box::new(move || leave(handle)))
+        let known = MEMBERS.get(handle).inspect_err(groups::keep_failure)?;
+        if known.is_leaving.swap(true, Ordering::Relaxed) {
+            return Err(destroyed()).inspect_err(groups::keep_failure);
+        }
+        let leave = move || {
+            let left = leave(handle);
+            if let Err(failure) = &left {
+                // Whoever asks for its state knows.
+                spark_ccl_log::debug!("a communicator that is destroyed: {}", failure.message());
+            }
+            left
+        };
+        // At the end of the group, which does not wait for the thread, and is no less done.
+        let order = comm.addr();
+        let begin = move || groups::meet_in_background(order, Box::new(leave)).map(drop);
+        groups::meet(order, Box::new(begin))
     })
 }
 
-/// Waits for this rank's own calls, and then takes the handle back: until then, an abort can end
-/// the wait.
+fn destroyed() -> Failure {
+    Failure::invalid("no such communicator: it has been destroyed")
+}
+
+/// Waits for this rank's own calls, and then takes the handle back, unless an abort has.
 fn leave(handle: u64) -> Result<(), Failure> {
-    let settled = match MEMBERS.get(handle)?.ready() {
-        Ok(comm) => match comm.inner.settle() {
+    let Ok(member) = MEMBERS.get(handle) else {
+        return Ok(());
+    };
+    let settled = match member.ready() {
+        Ok(comm) => match comm.inner.drain() {
             // It was finalized.
             Err(Error::Invalid { .. }) => Ok(()),
             settled => settled,
@@ -250,27 +295,24 @@ fn leave(handle: u64) -> Result<(), Failure> {
         // It leaves as soon as it is ready.
         Err(_) => Ok(()),
     };
-    let left = MEMBERS.remove(handle);
-    settled?;
-    left.map(drop)
+    // Fails where it was aborted meanwhile.
+    drop(MEMBERS.remove(handle));
+    Ok(settled?)
 }
 
-/// `ncclCommAbort`. Calls under way are ended on all ranks; where there are none, this rank leaves.
+/// `ncclCommAbort`. Calls under way are ended on this rank, which leaves. One that is being made is
+/// not made.
 pub(crate) fn abort(comm: ncclComm_t) -> Status {
     guarded(|| {
         if comm.is_null() {
             return Ok(());
         }
-        // One that is not ready leaves as soon as it is.
-        let Ok(comm) = forget(comm)?.ready() else {
-            return Ok(());
-        };
-        // Pairs with the load in `enter`.
-        comm.is_aborted.store(true, Ordering::SeqCst);
-        if comm.users.load(Ordering::SeqCst) > 0 || !comm.inner.is_settled() {
-            comm.inner.abort("ncclCommAbort");
-        }
-        Ok(())
+        let member = forget(comm)?;
+        member.cancel.cancel();
+        // One that cannot be cancelled any more leaves as soon as it is ready.
+        member
+            .ready()
+            .map_or(Ok(()), |comm| Ok(comm.inner.leave()?))
     })
 }
 

@@ -28,14 +28,15 @@ const NEVER: Duration = Duration::from_secs(40 * 24 * 3600);
 /// not taken.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
-    /// Whether the function waits for the other ranks.
-    pub(crate) is_blocking: bool,
+    /// Whether the function waits for the other ranks; `None` if it is as of the communicator that
+    /// the new one is made from.
+    pub(crate) is_blocking: Option<bool>,
     net: Option<Net>,
 }
 
 impl Options {
     const DEFAULT: Self = Self {
-        is_blocking: true,
+        is_blocking: None,
         net: None,
     };
 
@@ -53,8 +54,9 @@ impl Options {
         // (this function's contract), and `own` is one, too.
         unsafe { copy(config, &mut own, FIRST, "ncclConfig_t") }?;
         let is_blocking = match own.blocking {
-            0 => false,
-            1 | UNDEFINED => true,
+            0 => Some(false),
+            1 => Some(true),
+            UNDEFINED => None,
             other => {
                 return Err(Failure::invalid(format!(
                     "blocking of the ncclConfig_t is {other}, not 0 or 1"

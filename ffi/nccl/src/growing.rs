@@ -1,8 +1,9 @@
 //! Communicators that grow: the old ranks pass a new unique id among themselves, and all meet anew.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
-use spark_ccl::{Communicator, UniqueId};
+use spark_ccl::{Cancel, Communicator, UniqueId};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, guarded};
 
@@ -67,10 +68,16 @@ pub(crate) unsafe fn grow(
             )));
         }
         let builder = options.builder(parent.inner.device())?;
-        Ok(Plan::new(Some(comm), move || {
-            let id = shared(&parent.inner, own)?;
+        let from = Some((comm, Arc::clone(&parent)));
+        Ok(Plan::new(from, move |cancel: &Cancel| {
+            let id = {
+                let its = Arc::clone(&parent);
+                // In a forked child there is nothing to leave.
+                let _on_cancel = cancel.on_cancel(move || drop(its.inner.leave()));
+                shared(&parent.inner, own)?
+            };
             let rank = c_int::try_from(parent.inner.rank()).unwrap_or(c_int::MAX);
-            connect(builder, size, &id, rank)?()
+            connect(builder, size, &id, rank)?(cancel)
         }))
     };
     // SAFETY: `new` is null or can be written, and `config` is null or as it must be (this

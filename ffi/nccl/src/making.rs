@@ -1,12 +1,14 @@
 //! When communicators are made: at once, in the background, or at the end of a group. Knows how a
 //! communicator is made only as work to be done.
 
-use spark_ccl::Communicator;
+use std::sync::Arc;
+
+use spark_ccl::{Cancel, Communicator};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_abi::groups::{self, Progress};
 
-use crate::comm::{Comm, Maker, announce, forget};
+use crate::comm::{Comm, InProgress, Maker, announce, forget};
 use crate::config::Options;
 use crate::status::{Status, progressing};
 use crate::types::{ncclComm_t, ncclConfig_t};
@@ -14,16 +16,15 @@ use crate::{banner, fallback};
 
 /// How a communicator is made.
 pub(crate) struct Plan<W> {
-    /// What it is made from. Its ranks then agree over that one, between their calls: so the
-    /// function waits for it, also if it is not blocking.
-    parent: Option<ncclComm_t>,
+    /// What it is made from. Its ranks then agree over that one, between their calls.
+    parent: Option<(ncclComm_t, Arc<Comm>)>,
     /// Whether this rank will be in it.
     is_member: bool,
     work: W,
 }
 
-impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan<W> {
-    pub(crate) fn new(parent: Option<ncclComm_t>, work: W) -> Self {
+impl<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'static> Plan<W> {
+    pub(crate) fn new(parent: Option<(ncclComm_t, Arc<Comm>)>, work: W) -> Self {
         Self {
             parent,
             is_member: true,
@@ -37,9 +38,17 @@ impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan
     }
 
     /// The work, which then says what became of it.
-    fn into_work(self, maker: Option<Maker>, handle: usize) -> groups::Meeting {
+    fn into_work(
+        self,
+        maker: Option<Maker>,
+        handle: usize,
+        is_blocking: bool,
+        meeting: Option<InProgress>,
+    ) -> groups::Meeting {
+        let cancel = maker.as_ref().map(Maker::cancel).unwrap_or_default();
         Box::new(move || {
-            let made = (self.work)();
+            let made = (self.work)(&cancel);
+            drop(meeting);
             banner::say();
             if let Ok(Some(made)) = &made {
                 say(handle, made);
@@ -47,7 +56,10 @@ impl<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static> Plan
             let outcome = made.as_ref().map(drop).map_err(Clone::clone);
             if let Some(maker) = maker {
                 let none = || Failure::new(Kind::Internal, "a member of no communicator");
-                maker.set(made.and_then(|made| made.map(Comm::new).ok_or_else(none)));
+                maker.set(made.and_then(|made| {
+                    made.map(|made| Comm::new(made, is_blocking))
+                        .ok_or_else(none)
+                }));
             }
             outcome
         })
@@ -82,7 +94,9 @@ fn bus_id(device: usize) -> String {
 ///
 /// # Safety
 /// `to` is null or can be written. `config` is null, or [as it must be](Options::read).
-pub(crate) unsafe fn make<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static>(
+pub(crate) unsafe fn make<
+    W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'static,
+>(
     to: *mut ncclComm_t,
     config: *const ncclConfig_t,
     prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
@@ -97,7 +111,7 @@ pub(crate) unsafe fn make<W: FnOnce() -> Result<Option<Communicator>, Failure> +
 /// # Safety
 /// That of [`make`].
 pub(crate) unsafe fn begin<
-    W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static,
+    W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'static,
 >(
     to: *mut ncclComm_t,
     config: *const ncclConfig_t,
@@ -110,7 +124,7 @@ pub(crate) unsafe fn begin<
 
 /// # Safety
 /// That of [`make`].
-unsafe fn attempt<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static>(
+unsafe fn attempt<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'static>(
     to: *mut ncclComm_t,
     config: *const ncclConfig_t,
     prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
@@ -130,13 +144,19 @@ unsafe fn attempt<W: FnOnce() -> Result<Option<Communicator>, Failure> + Send + 
     } else {
         (std::ptr::null_mut(), None)
     };
-    let parent = plan.parent;
-    let work = plan.into_work(maker, handle.addr());
-    let begun = if options.is_blocking || parent.is_some() {
-        let order = parent.unwrap_or(handle).addr();
+    let (order, parent) = match &plan.parent {
+        Some((order, parent)) => (order.addr(), Some(Arc::clone(parent))),
+        None => (handle.addr(), None),
+    };
+    let inherited = parent.as_ref().is_none_or(|parent| parent.is_blocking);
+    let is_blocking = options.is_blocking.unwrap_or(inherited);
+    let begun = if is_blocking {
+        let work = plan.into_work(maker, handle.addr(), is_blocking, None);
         groups::meet(order, work).map(|()| Progress::Done)
     } else {
-        groups::meet_in_background(work)
+        let meeting = parent.as_ref().map(Comm::begin_meeting);
+        let work = plan.into_work(maker, handle.addr(), is_blocking, meeting);
+        groups::meet_in_background(order, work)
     };
     if begun.is_ok() {
         // SAFETY: `given` has refused null, and `to` can be written until this function returns

@@ -1,8 +1,9 @@
 //! How ranks meet in communicators.
 
 use std::ffi::c_int;
+use std::sync::Arc;
 
-use spark_ccl::{Builder, Communicator, Error, UniqueId};
+use spark_ccl::{Builder, Cancel, Communicator, Error, UniqueId};
 use spark_ccl_abi::arguments::{given, natural, slice};
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups;
@@ -155,7 +156,9 @@ pub(crate) unsafe fn split(
         let parent = enter(comm)?;
         // Any number below 0 means that the rank is in none.
         let color = u32::try_from(color).ok();
-        let plan = Plan::new(Some(comm), move || Ok(parent.inner.split(color, key)?));
+        let own = Some((comm, Arc::clone(&parent)));
+        let split = move |cancel: &Cancel| Ok(parent.inner.split_unless(cancel, color, key)?);
+        let plan = Plan::new(own, split);
         Ok(plan.of_member(color.is_some()))
     };
     // SAFETY: `part` is null or can be written, and `config` is null or as it must be (this
@@ -197,11 +200,12 @@ pub(crate) unsafe fn shrink(
         }?;
         let lost = lost.iter().map(|&rank| natural(rank, "an excluded rank"));
         let lost = lost.collect::<Result<Vec<_>, _>>()?;
-        Ok(Plan::new(Some(comm), move || {
+        let own = Some((comm, Arc::clone(&parent)));
+        Ok(Plan::new(own, move |cancel: &Cancel| {
             if flags == ABORT {
                 parent.inner.abort("ncclCommShrink with NCCL_SHRINK_ABORT");
             }
-            without(&parent.inner, &lost)
+            without(cancel, &parent.inner, &lost)
         }))
     };
     // SAFETY: `rest` is null or can be written, and `config` is null or as it must be (this
@@ -210,8 +214,12 @@ pub(crate) unsafe fn shrink(
 }
 
 /// The communicator of those that were not excluded, if all of them are still there.
-fn without(parent: &Communicator, lost: &[usize]) -> Result<Option<Communicator>, Failure> {
-    let rest = parent.shrink(lost)?;
+fn without(
+    cancel: &Cancel,
+    parent: &Communicator,
+    lost: &[usize],
+) -> Result<Option<Communicator>, Failure> {
+    let rest = parent.shrink_unless(cancel, lost)?;
     let mut excluded = lost.to_vec();
     excluded.sort_unstable();
     excluded.dedup();
@@ -236,7 +244,8 @@ pub(crate) fn connect(
     size: c_int,
     id: &ncclUniqueId,
     rank: c_int,
-) -> Result<impl FnOnce() -> Result<Option<Communicator>, Failure> + Send + 'static, Failure> {
+) -> Result<impl FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'static, Failure>
+{
     let (size, rank) = (natural(size, "nranks")?, natural(rank, "rank")?);
     if rank >= size {
         return Err(Failure::invalid(format!(
@@ -244,5 +253,5 @@ pub(crate) fn connect(
         )));
     }
     let id = UniqueId::from_bytes(&id.internal).map_err(Error::from)?;
-    Ok(move || Ok(Some(builder.connect(&id, rank, size)?)))
+    Ok(move |cancel: &Cancel| Ok(Some(builder.cancel_by(cancel).connect(&id, rank, size)?)))
 }

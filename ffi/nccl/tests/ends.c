@@ -29,11 +29,11 @@ static void shrink(int lost)
     SUCCEEDS(ncclCommDestroy(rest));
 }
 
-/* Waits for a rank that does not come. */
+/* Waits for a rank that does not come, and has sent it nothing. */
 static void *waits(void *of)
 {
-    int32_t own = 1, sum = 0;
-    ncclResult_t ended = ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, (ncclComm_t)of, NULL);
+    int32_t word = 0;
+    ncclResult_t ended = ncclRecv(&word, 1, ncclInt32, 1, (ncclComm_t)of, NULL);
     require(ended != ncclSuccess, "a call of a communicator that was aborted");
     return NULL;
 }
@@ -61,24 +61,6 @@ static void abort_calls(void)
     SUCCEEDS(ncclCommDestroy(all[1]));
 }
 
-/* Nobody comes: the handle ends all the same. */
-static void abort_a_meeting(void)
-{
-    ncclUniqueId id;
-    ncclComm_t alone = NULL;
-    ncclResult_t state;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    int number;
-    config.blocking = 0;
-    SUCCEEDS(ncclGetUniqueId(&id));
-    require(ncclCommInitRankConfig(&alone, 2, id, 0, &config) == ncclInProgress, "blocking 0");
-    SUCCEEDS(ncclCommGetAsyncError(alone, &state));
-    require(state == ncclInProgress, "the state of a meeting");
-    FAILS(ncclCommCount(alone, &number), ncclInvalidArgument, "not ready");
-    SUCCEEDS(ncclCommAbort(alone));
-    FAILS(ncclCommAbort(alone), ncclInvalidArgument, "no such communicator");
-}
-
 static int count(const char *path)
 {
     DIR *folder = opendir(path);
@@ -89,6 +71,78 @@ static int count(const char *path)
     }
     closedir(folder);
     return entries;
+}
+
+/* Nobody comes: the handle and the thread that waits end all the same. */
+static void abort_a_meeting(void)
+{
+    ncclUniqueId id;
+    ncclComm_t alone = NULL;
+    ncclResult_t state;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int number;
+    config.blocking = 0;
+    SUCCEEDS(ncclGetUniqueId(&id));
+    int threads = count("/proc/self/task");
+    require(ncclCommInitRankConfig(&alone, 2, id, 0, &config) == ncclInProgress, "blocking 0");
+    SUCCEEDS(ncclCommGetAsyncError(alone, &state));
+    require(state == ncclInProgress, "the state of a meeting");
+    FAILS(ncclCommCount(alone, &number), ncclInvalidArgument, "not ready");
+    SUCCEEDS(ncclCommAbort(alone));
+    FAILS(ncclCommAbort(alone), ncclInvalidArgument, "no such communicator");
+    for (int i = 0; i < 1000 && count("/proc/self/task") > threads; i++) {
+        pause_briefly();
+    }
+    require(count("/proc/self/task") <= threads, "the end of a meeting that was aborted");
+}
+
+/* Splits and the end of a communicator that is not blocking go on in the background. */
+static void in_the_background(void)
+{
+    ncclUniqueId id;
+    ncclComm_t all[2] = {NULL}, parts[2] = {NULL}, late = NULL;
+    ncclResult_t state;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    int number;
+    config.blocking = 0;
+    SUCCEEDS(ncclGetUniqueId(&id));
+    for (int i = 0; i < 2; i++) {
+        require(ncclCommInitRankConfig(&all[i], 2, id, i, &config) == ncclInProgress, "an init");
+    }
+    await(all[0]);
+    await(all[1]);
+    require(ncclCommSplit(all[0], 0, 0, &parts[0], NULL) == ncclInProgress, "a split");
+    SUCCEEDS(ncclCommGetAsyncError(all[0], &state));
+    require(state == ncclInProgress, "the state of a communicator that is split");
+    FAILS(ncclBroadcast(&number, &number, 1, ncclInt32, 0, all[0], NULL), ncclInvalidArgument,
+          "goes on");
+    require(ncclCommSplit(all[1], 0, 0, &parts[1], NULL) == ncclInProgress, "a split");
+    await(all[0]);
+    await(all[1]);
+    await(parts[0]);
+    await(parts[1]);
+    SUCCEEDS(ncclCommCount(parts[1], &number));
+    require(number == 2, "the size of a part");
+    for (int i = 0; i < 2; i++) {
+        require(ncclCommFinalize(parts[i]) == ncclInProgress, "a finalize");
+    }
+    for (int i = 0; i < 2; i++) {
+        await(parts[i]);
+        SUCCEEDS(ncclCommDestroy(parts[i]));
+        FAILS(ncclCommDestroy(parts[i]), ncclInvalidArgument, "no such communicator");
+    }
+    /* One that nobody else calls ends by an abort, and this rank leaves the others. */
+    require(ncclCommSplit(all[0], 0, 0, &late, NULL) == ncclInProgress, "a split");
+    SUCCEEDS(ncclCommAbort(late));
+    for (state = ncclInProgress; state == ncclInProgress; pause_briefly()) {
+        SUCCEEDS(ncclCommGetAsyncError(all[0], &state));
+    }
+    require(state == ncclRemoteError, "the state of a rank that has left");
+    SUCCEEDS(ncclCommGetAsyncError(all[1], &state));
+    require(state == ncclSuccess, "the state of a rank that needs no other");
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclCommAbort(all[i]));
+    }
 }
 
 /* Nothing is left of communicators that have ended. */
@@ -137,6 +191,7 @@ int main(int argc, char **argv)
     }
     shrink(size - 1);
     again_and_again();
+    in_the_background();
     abort_calls();
     abort_a_meeting();
     printf("rank %d of %d: right\n", rank, size);

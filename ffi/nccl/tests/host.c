@@ -203,10 +203,14 @@ static void grow(ncclComm_t part)
 
 static void parts(void)
 {
+    /* The communicator itself is not. */
+    ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
+    blocking.blocking = 1;
     ncclComm_t part = NULL, rest = NULL, none = comm;
     int last = size - 1, number;
     /* The last rank is in none. */
-    SUCCEEDS(ncclCommSplit(comm, rank == last ? -1 : 0, -rank, rank == last ? &none : &part, NULL));
+    SUCCEEDS(ncclCommSplit(comm, rank == last ? -1 : 0, -rank, rank == last ? &none : &part,
+                           &blocking));
     require((part == NULL) == (rank == last) && (none == NULL) == (rank == last), "a split");
     if (rank != last) {
         SUCCEEDS(ncclCommUserRank(part, &number));
@@ -221,7 +225,7 @@ static void parts(void)
         require(state == ncclSuccess, "the state after the end");
         SUCCEEDS(ncclCommDestroy(part));
         FAILS(ncclCommDestroy(part), ncclInvalidArgument, "no such communicator");
-        SUCCEEDS(ncclCommShrink(comm, &last, 1, &rest, NULL, 0));
+        SUCCEEDS(ncclCommShrink(comm, &last, 1, &rest, &blocking, 0));
         SUCCEEDS(ncclCommCount(rest, &number));
         require(number == last, "the size of a shrunk communicator");
         expect_sum(rest, rank, last * (last - 1) / 2, "the sum of a shrunk communicator");
