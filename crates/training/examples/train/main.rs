@@ -13,7 +13,7 @@ mod options;
 mod text;
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use model::Transformer;
 use options::Options;
@@ -134,6 +134,7 @@ fn train(comm: &Communicator, options: &Options) -> Result<()> {
     let mut parameters = transformer.parameters(SEED)?;
     let (mut training, mut sampler) = begin(comm, options, &mut parameters, samples.len())?;
     let (mut losses, mut taken, mut since) = (Vec::new(), 0, Instant::now());
+    let mut exposed = Duration::ZERO;
     while training.steps() < options.steps {
         let batch = sampler.next_batch(comm);
         let own: Vec<_> = batch.indices[..batch.real]
@@ -149,33 +150,39 @@ fn train(comm: &Communicator, options: &Options) -> Result<()> {
         comm.all_reduce_in_place(&mut loss, RedOp::Sum).run()?;
         losses.push(loss[0] / f64::from(predictions));
         taken += batch.total;
+        exposed += report.times.exposed;
         if !report.step.is_multiple_of(options.every) && report.step != options.steps {
             continue;
         }
         if comm.rank() == 0 {
-            let speed = taken as f64 / since.elapsed().as_secs_f64();
+            let seconds = since.elapsed().as_secs_f64();
             let (step, loss) = (report.step, losses[losses.len() - 1]);
-            let exposed = report.times.exposed_share() * 100.0;
+            let speed = taken as f64 / seconds;
+            let exposed = exposed.as_secs_f64() / seconds * 100.0;
             println!("step {step}: loss {loss:.9}, {speed:.0} samples/s, {exposed:.0} % exposed");
         }
         if let Some(folder) = &options.folder {
             training.save(comm, &Checkpoints::new(folder), Some(&sampler))?;
         }
-        (taken, since) = (0, Instant::now());
+        (taken, since, exposed) = (0, Instant::now(), Duration::ZERO);
     }
     compare(comm, &parameters)?;
     if comm.rank() == 0 {
-        let memory = training.memory();
-        println!("{}", text::plot(&losses, 60));
-        println!(
-            "{} ranks, {} MB of parameters; of {} MB of the optimizer's state, {} MB here",
-            comm.size(),
-            megabytes(memory.parameters),
-            megabytes(memory.whole_state),
-            megabytes(memory.state),
-        );
+        summarise(comm, &training, &losses);
     }
     Ok(())
+}
+
+fn summarise(comm: &Communicator, training: &DataParallel<AdamW>, losses: &[f64]) {
+    let memory = training.memory();
+    println!("{}", text::plot(losses, 60));
+    println!(
+        "{} ranks, {} MB of parameters; of {} MB of the optimizer's state, {} MB here",
+        comm.size(),
+        megabytes(memory.parameters),
+        megabytes(memory.whole_state),
+        megabytes(memory.state),
+    );
 }
 
 fn megabytes(bytes: usize) -> String {
