@@ -16,7 +16,7 @@ pub struct Network {
 }
 
 /// A network interface.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Netdev {
     /// Its name, such as `enp1s0f0np0`.
     pub name: String,

@@ -128,15 +128,8 @@ mod tests {
             running: true,
             loopback: name == "lo",
             mtu: 1500,
-            mac: None,
-            port_name: None,
-            switch_id: None,
-            speed: None,
-            pci: None,
-            arp_ignore: None,
-            rp_filter: None,
-            traffic: None,
             addresses: addresses.iter().map(address).collect(),
+            ..Netdev::default()
         }
     }
 

@@ -69,21 +69,11 @@ fn netdev(message: &Message) -> Option<Netdev> {
     const PORT_NAME: u16 = 38;
     let flags = message.number(8)?;
     let mut netdev = Netdev {
-        name: String::new(),
         index: message.number(4)?,
         up: flags & UP != 0,
         running: flags & (UP | RUNNING) == UP | RUNNING,
         loopback: flags & LOOPBACK != 0,
-        mtu: 0,
-        mac: None,
-        port_name: None,
-        switch_id: None,
-        speed: None,
-        pci: None,
-        arp_ignore: None,
-        rp_filter: None,
-        traffic: None,
-        addresses: Vec::new(),
+        ..Netdev::default()
     };
     for (kind, value) in message.attributes() {
         match kind {

@@ -295,18 +295,9 @@ fn netdev(name: &str, index: u32, mac: Option<&str>) -> Netdev {
         name: name.to_owned(),
         index,
         up: true,
-        running: false,
-        loopback: false,
         mtu: if mac.is_some() { 1500 } else { 65536 },
         mac: mac.map(str::to_owned),
-        port_name: None,
-        switch_id: None,
-        speed: None,
-        pci: None,
-        arp_ignore: None,
-        rp_filter: None,
-        traffic: None,
-        addresses: Vec::new(),
+        ..Netdev::default()
     }
 }
 

@@ -107,17 +107,9 @@ fn lan(own: &mut Recorded, number: u8) {
         index: 2,
         up: true,
         running: true,
-        loopback: false,
         mtu: 1500,
         mac: Some(format!("4c:bb:47:00:00:{number:02x}")),
-        port_name: None,
-        switch_id: None,
-        speed: None,
-        pci: None,
-        arp_ignore: None,
-        rp_filter: None,
-        traffic: None,
-        addresses: Vec::new(),
+        ..Netdev::default()
     });
     own.set("sys/class/net/enP7s7/speed", "10000");
     own.address("enP7s7", &format!("192.168.1.{}", 100 + number), 24);
