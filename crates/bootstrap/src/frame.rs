@@ -7,7 +7,7 @@ use socket2::Socket;
 use spark_ccl_seal::{Changed, Opener, TAG};
 
 use crate::wire::{FRAME_HEADER, FrameKind, WireError, parse_header};
-use crate::{net, parcel};
+use crate::{net, sealed_frame};
 
 /// The buffer of a long body grows as it arrives, by this much, so a header alone allocates little.
 const PIECE: usize = 64 * 1024;
@@ -84,7 +84,7 @@ impl FrameReader {
         self.body_filled = 0;
         let mut body = std::mem::take(&mut self.body);
         if let Some(opener) = &mut self.opener {
-            parcel::open(opener, &mut body)?;
+            sealed_frame::open(opener, &mut body)?;
         }
         Ok(Some((kind, body)))
     }

@@ -10,9 +10,9 @@ use spark_ccl_seal::{Opener, Sealer};
 use crate::frame::{Frame, FrameReader};
 use crate::handshake::{Intent, Open, PROTOCOL};
 use crate::hello::{Endpoint, Hello, PeerInfo, Table};
-use crate::verdict::{Report, Verdict, VerdictKind};
+use crate::init_result::{Report, Verdict, VerdictKind};
 use crate::wire::{FrameKind, frame};
-use crate::{HostId, Kind, Purpose, Secret, UniqueId, parcel, roster};
+use crate::{HostId, Kind, Purpose, Secret, UniqueId, hello_check, sealed_frame};
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
@@ -68,8 +68,8 @@ fn hello(bytes: &[u8]) {
     assert_eq!(hello.encode(), bytes);
     let other = a_hello(0);
     let both = [&hello, &other];
-    if roster::disagreement(&both).is_none() {
-        assert!(!roster::missing(&both, hello.time_left, "").is_empty());
+    if hello_check::disagreement(&both).is_none() {
+        assert!(!hello_check::missing(&both, hello.time_left, "").is_empty());
     }
 }
 
@@ -128,7 +128,7 @@ fn sent() -> Vec<Frame> {
 fn some_sealed_frames() -> Vec<Vec<u8>> {
     let mut sealer = Sealer::new(&[7; 32]);
     let sealed = sent().into_iter();
-    let sealed = sealed.map(|(kind, body)| parcel::sealed(&mut sealer, kind, body));
+    let sealed = sealed.map(|(kind, body)| sealed_frame::sealed(&mut sealer, kind, body));
     let sealed: Vec<_> = sealed.collect();
     vec![sealed[0].clone(), sealed.concat()]
 }

@@ -11,28 +11,28 @@ use socket2::Socket;
 use spark_ccl_fork::{Unshared, lookup};
 use spark_ccl_seal::Sealer;
 
-use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
-use crate::call::{Call, call};
-use crate::detour::{Post, Search, Words};
+use crate::connect::{Call, call};
 use crate::dial::Route;
 use crate::error::RENDEZVOUS;
 use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
 use crate::hello::{Endpoint, Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
+use crate::incoming::{ListenerRole, Lobby};
+use crate::init_result::MAX_VERDICT;
 use crate::keys::{self, Keys};
-use crate::lobby::{ListenerRole, Lobby};
-use crate::mailbox::Mailbox;
-use crate::meeting::{Contexts, LinkStreams, Requests};
+use crate::link_streams::{Contexts, LinkStreams, Requests};
 use crate::network::{Network, reachable};
 use crate::relay::{Draining, Relays};
 use crate::routes::routes;
+use crate::search::{Post, Search, Words};
 use crate::secret::random;
+use crate::session_thread::{Acceptor, Rendezvous, failed, lost};
 use crate::stop::Stop;
-use crate::verdict::MAX_VERDICT;
+use crate::stream_table::Mailbox;
 use crate::wire::FrameKind;
 use crate::wiring::MOST_RANKS;
-use crate::{Address, Error, Options, Secret, listening, net, parcel, reminder, roster};
+use crate::{Address, Error, Options, Secret, hello_check, listening, net, reminder, sealed_frame};
 
 /// How often a rank that waits for the table checks whether it is to go on.
 const LOOK: Duration = Duration::from_millis(200);
@@ -90,7 +90,7 @@ impl Joining<'_> {
             time_left: self.deadline.saturating_duration_since(Instant::now()),
             note: self.options.note.clone(),
         };
-        let hello = parcel::sealed(&mut seals.sealer, FrameKind::Hello, hello.encode());
+        let hello = sealed_frame::sealed(&mut seals.sealer, FrameKind::Hello, hello.encode());
         net::write_all(&socket, &hello, self.deadline)
             .map_err(|error| lost(&name, &ReadError::Io(error)))?;
         let mut reader = FrameReader::sealed(seals.opener);
@@ -360,7 +360,7 @@ fn endpoint(own: &[Address], bound: SocketAddr) -> Endpoint {
 }
 
 fn rendezvous_name(targets: &[SocketAddr]) -> String {
-    format!("the rendezvous at {}", roster::list(targets))
+    format!("the rendezvous at {}", hello_check::list(targets))
 }
 
 /// Resolves the host name of a rendezvous.

@@ -9,11 +9,11 @@ use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
 use crate::host::{self, HostId};
-use crate::mailbox::Mailbox;
-use crate::meeting::{Contexts, Delivery, End};
+use crate::link_streams::{Contexts, Delivery, End};
+use crate::negotiation::{RETRY_PAUSE, Talks};
 use crate::secret::random;
-use crate::talk::{RETRY_PAUSE, Talks};
-use crate::{Error, PeerInfo, Purpose, Via, net, roster};
+use crate::stream_table::Mailbox;
+use crate::{Error, PeerInfo, Purpose, Via, hello_check, net};
 
 /// The most retries, in one call, of talks that the system holds up.
 const MAX_ROUNDS: u32 = 2000;
@@ -196,7 +196,7 @@ impl LocalRank {
             let outcome = if failed.is_empty() {
                 Ok(())
             } else {
-                Err(Error::Links(roster::links(&[], &failed)))
+                Err(Error::Links(hello_check::links(&[], &failed)))
             };
             return self.world.conclude(&mut state, outcome);
         }
@@ -214,7 +214,7 @@ impl LocalRank {
             .collect();
         let late = Error::Timeout(format!(
             "{} did not say in time that all links are up",
-            roster::ranks_text(&silent)
+            hello_check::ranks_text(&silent)
         ));
         self.world.conclude(&mut state, Err(late))
     }

@@ -1,5 +1,5 @@
 //! One rank's connection at the rendezvous: the messages it has sent, and those still to send to
-//! it. What ranks are told is decided in `gathering.rs`.
+//! it. What ranks are told is decided in `rendezvous.rs`.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -13,9 +13,9 @@ use spark_ccl_seal::Sealer;
 
 use crate::frame::{FrameReader, ReadError};
 use crate::hello::Hello;
+use crate::init_result::{MAX_REPORT, Report};
 use crate::net;
-use crate::parcel::Parcel;
-use crate::verdict::{MAX_REPORT, Report};
+use crate::sealed_frame::Parcel;
 use crate::wire::FrameKind;
 use crate::wiring::Survey;
 

@@ -12,15 +12,15 @@ use spark_ccl_seal::Sealer;
 
 use crate::address::Address;
 use crate::dial::Route;
-use crate::mailbox::Mailbox;
-use crate::meeting::Requests;
+use crate::init_result::Report;
+use crate::link_streams::Requests;
 use crate::relay::Draining;
 use crate::routes::routes;
 use crate::stop::Stop;
-use crate::verdict::Report;
+use crate::stream_table::Mailbox;
 use crate::wire::FrameKind;
 use crate::wiring::Survey;
-use crate::{Endpoint, Error, PeerInfo, Secret, Via, net, parcel};
+use crate::{Endpoint, Error, PeerInfo, Secret, Via, net, sealed_frame};
 
 /// The part that only sessions between processes have.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Network {
     /// gone, the mailbox hears of it.
     pub(crate) fn tell(&self, survey: &Survey, deadline: Instant) {
         if let Some((stream, sealer)) = &mut *self.rendezvous.lock() {
-            let survey = parcel::sealed(sealer, FrameKind::Survey, survey.encode());
+            let survey = sealed_frame::sealed(sealer, FrameKind::Survey, survey.encode());
             let _ = net::write_all(stream, &survey, deadline);
         }
     }
@@ -111,7 +111,7 @@ impl Network {
         };
         let time_left = deadline.saturating_duration_since(Instant::now());
         let report = Report { result, time_left }.encode();
-        let report = parcel::sealed(&mut sealer, FrameKind::Report, report);
+        let report = sealed_frame::sealed(&mut sealer, FrameKind::Report, report);
         match net::write_all(&stream, &report, deadline) {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
                 "the rendezvous does not take this rank's report".to_owned(),

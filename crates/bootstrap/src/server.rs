@@ -14,12 +14,12 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
 use crate::address::Address;
-use crate::gathering::Service;
 use crate::handshake::WorldName;
+use crate::incoming::{Admitted, ListenerRole, Lobby};
 use crate::keys::{self, Keys};
-use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::member::Member;
 use crate::net::{self, Bell};
+use crate::rendezvous::Service;
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, listening};
 

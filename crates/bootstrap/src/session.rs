@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 use spark_ccl_seal::Stream;
 
-use crate::call::{Call, Unreached, call, redial};
+use crate::connect::{Call, Unreached, call, redial};
 use crate::handshake::{Entered, Intent};
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
+use crate::link_streams::{Attendant, Contexts};
 use crate::local::LocalRank;
-use crate::mailbox::{Empty, Mailbox};
-use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
 use crate::routes::routes;
+use crate::stream_table::{Empty, Mailbox};
 use crate::unique_id::expired;
 use crate::{
     Cancel, Error, Kind, OnCancel, Options, PeerInfo, Purpose, Secret, UniqueId, Via, Wiring,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::hello::millis;
-use crate::verdict::MAX_REPORT;
+use crate::init_result::MAX_REPORT;
 use crate::wire::{Reader, WireError, Writer};
 
 /// The largest world that finds ways through others: up to this size, every rank calls every other.

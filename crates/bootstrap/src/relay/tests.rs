@@ -4,10 +4,10 @@ use spark_ccl_seal::Stream;
 
 use super::*;
 use crate::address::Address;
-use crate::caller::Caller;
+use crate::connector::Caller;
 use crate::handshake::{Entered, Intent};
+use crate::incoming::{Admitted, ListenerRole, Lobby};
 use crate::keys::Keys;
-use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::{Error, Kind, Purpose, Secret};
 
 const KEY: &[u8] = b"the key";

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::{Mode, REFUSAL, Session};
-use crate::caller::Caller;
+use crate::connector::Caller;
 use crate::dial::Route;
 use crate::handshake::Intent;
 use crate::join::check_rank;

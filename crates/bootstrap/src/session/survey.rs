@@ -8,10 +8,10 @@ use rustix::event::PollFd;
 use spark_ccl_seal::Stream;
 
 use super::{Mode, REFUSAL, Session};
-use crate::caller::Caller;
+use crate::connector::Caller;
 use crate::handshake::{Entered, Intent};
 use crate::network::{Network, reachable};
-use crate::prospect::Prospect;
+use crate::reachability::Prospect;
 use crate::wiring::{MOST_RANKS, Survey, Wiring};
 use crate::{Error, Purpose, Via, net};
 

@@ -4,7 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod failures;
-mod meetings;
+mod link_streams;
 mod processes;
 mod strangers;
 mod tampering;

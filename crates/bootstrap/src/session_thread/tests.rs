@@ -4,9 +4,9 @@ use spark_ccl_fork::Unshared;
 
 use super::*;
 use crate::handshake::{EnterError, Entry, Intent, Open};
+use crate::incoming::ListenerRole;
 use crate::keys::Keys;
-use crate::lobby::ListenerRole;
-use crate::meeting::Contexts;
+use crate::link_streams::Contexts;
 use crate::{Kind, Secret};
 
 const KEY: &[u8] = b"the key";

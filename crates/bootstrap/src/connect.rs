@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 use spark_ccl_seal::{Seals, Stream};
 
-use crate::caller::Caller;
+use crate::connector::Caller;
 use crate::dial::{LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent, Open, enter};
 use crate::{Error, Secret, net};

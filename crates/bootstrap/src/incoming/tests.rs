@@ -10,13 +10,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::address::Address;
-use crate::call::{Call, Unreached, call, redial};
+use crate::connect::{Call, Unreached, call, redial};
 use crate::dial::Route;
 use crate::frame::FrameReader;
 use crate::handshake::{self, EnterError, Entered, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
 use crate::hello::tests::hello;
 use crate::wire::{FrameKind, frame};
-use crate::{Error, Kind, Secret, parcel};
+use crate::{Error, Kind, Secret, sealed_frame};
 
 const KEY: &[u8] = b"the key";
 /// The capacity of lobbies that tests fill: needs no more descriptors than any machine gives.
@@ -239,7 +239,7 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     }
     assert!(lobby.refused.unproved.count >= PLACES as u64 / 2);
     let sealer = &mut entry.seals(&key).sealer;
-    let bytes = parcel::sealed(sealer, FrameKind::Hello, hello(1, 3).encode());
+    let bytes = sealed_frame::sealed(sealer, FrameKind::Hello, hello(1, 3).encode());
     net::write_all(&rank, &bytes, deadline).unwrap();
     let admitted = loop {
         assert!(Instant::now() < deadline);

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFd;
 
 use super::Words;
-use super::note::{Nonce, Note, What};
+use super::datagram::{Nonce, Note, What};
 use super::sockets::Sockets;
 use crate::address::Address;
 use crate::dial::Route;
+use crate::incoming::{Admitted, ListenerRole, Lobby};
 use crate::keys::Keys;
 use crate::listening;
-use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::relay::Relays;
 use crate::wiring::MOST_RANKS;
 

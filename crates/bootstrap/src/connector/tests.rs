@@ -4,8 +4,8 @@ use socket2::Socket;
 
 use super::*;
 use crate::address::Address;
+use crate::incoming::{Admitted, ListenerRole, Lobby};
 use crate::keys::Keys;
-use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::{Kind, Purpose, net};
 
 const KEY: &[u8] = b"the key";

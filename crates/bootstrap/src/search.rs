@@ -6,16 +6,16 @@
 //! tag made with the secret, are not routed, and decide nothing but whom to call: the called rank
 //! proves itself like any other, and so does the rendezvous behind it.
 
-mod note;
-mod post;
+mod datagram;
+mod responder;
 mod sockets;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use note::{Nonce, Note, What};
-pub(crate) use post::Post;
+use datagram::{Nonce, Note, What};
+pub(crate) use responder::Post;
 use sockets::Sockets;
 
 use crate::address::Address;

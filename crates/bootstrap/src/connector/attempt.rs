@@ -8,9 +8,9 @@ use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
-use crate::approach::Approach;
 use crate::dial::{ATTEMPT, LONGEST_ATTEMPT, Route};
 use crate::handshake::{EnterError, Entered, Intent};
+use crate::handshake_chain::Approach;
 use crate::{Secret, net};
 
 pub(super) struct Attempt {

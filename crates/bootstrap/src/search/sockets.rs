@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use spark_ccl_fork::Unshared;
 
 use super::Words;
-use super::note::{LENGTH, Note, What};
+use super::datagram::{LENGTH, Note, What};
 use crate::address::{Address, needs_scope};
 
 /// All hosts of a network are members of these groups without joining.

@@ -7,12 +7,12 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_seal::{Opener, Sealer};
 
 use super::*;
-use crate::call::{Call, call};
+use crate::connect::{Call, call};
 use crate::frame::FrameReader;
 use crate::handshake::{Entered, Intent};
 use crate::hello::tests::hello;
 use crate::routes::routes;
-use crate::{Kind, Options, Purpose, Session, UniqueId, keys, net, parcel};
+use crate::{Kind, Options, Purpose, Session, UniqueId, keys, net, sealed_frame};
 
 /// Connects to the rendezvous, as a rank does.
 fn connect(id: &UniqueId) -> Entered {
@@ -38,7 +38,7 @@ fn soon() -> Instant {
 
 /// Sends a message to the rendezvous; if `is_changed`, with its last byte changed on the way.
 fn say(stream: &mut Entered, kind: FrameKind, body: Vec<u8>, is_changed: bool) {
-    let mut bytes = parcel::sealed(&mut stream.seals.sealer, kind, body);
+    let mut bytes = sealed_frame::sealed(&mut stream.seals.sealer, kind, body);
     if let Some(last) = bytes.last_mut() {
         *last ^= u8::from(is_changed);
     }

@@ -16,9 +16,9 @@ use rustix::event::PollFd;
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
-use crate::caller::Caller;
+use crate::connector::Caller;
+use crate::negotiation::{RETRY_PAUSE, Talk, Talks};
 use crate::net::Bell;
-use crate::talk::{RETRY_PAUSE, Talk, Talks};
 use crate::{Error, Purpose, Secret};
 
 /// Which end of a stream this is.

@@ -12,16 +12,16 @@ use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
-use crate::detour::Post;
 use crate::dial::Route;
 use crate::frame::{FrameReader, ReadError};
-use crate::lobby::{Admitted, Lobby};
-use crate::mailbox::Mailbox;
-use crate::meeting::{LinkStreams, Requests};
+use crate::incoming::{Admitted, Lobby};
+use crate::init_result::{MAX_VERDICT, Verdict};
+use crate::link_streams::{LinkStreams, Requests};
 use crate::net;
 use crate::relay::{Draining, Relays};
+use crate::search::Post;
 use crate::stop::Stop;
-use crate::verdict::{MAX_VERDICT, Verdict};
+use crate::stream_table::Mailbox;
 use crate::wire::FrameKind;
 use crate::{Error, Purpose, Wiring};
 

@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFd;
 
 use crate::hello::{Hello, Table};
-use crate::lobby::Refused;
+use crate::incoming::Refused;
+use crate::init_result::{Verdict, VerdictKind};
 use crate::member::{Member, News};
 use crate::net::deadline_in;
-use crate::parcel::Parcel;
 use crate::reminder::{Pace, left};
+use crate::sealed_frame::Parcel;
 use crate::secret::random;
 use crate::stop::Stop;
-use crate::verdict::{Verdict, VerdictKind};
 use crate::wire::FrameKind;
 use crate::wiring::{Survey, Wiring};
-use crate::{Error, Options, PeerInfo, roster};
+use crate::{Error, Options, PeerInfo, hello_check};
 
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks
 /// concerned.
@@ -92,7 +92,7 @@ impl Service {
             "" => String::new(),
             setting => format!(" ({setting})"),
         };
-        self.place = roster::list(addresses) + &setting;
+        self.place = hello_check::list(addresses) + &setting;
     }
 
     /// Whether further ranks may join.
@@ -149,7 +149,7 @@ impl Service {
         let is_due = self.pace.as_mut()?.is_due(now);
         let left = left(self.deadline?, now);
         is_due.then(|| {
-            let missing = roster::awaited(&self.hellos(), &self.place, &left);
+            let missing = hello_check::awaited(&self.hellos(), &self.place, &left);
             missing + &self.explanation(refused())
         })
     }
@@ -182,7 +182,7 @@ impl Service {
                     .members
                     .first()
                     .map_or(&member.hello, |first| &first.hello);
-                if roster::contradicts(&member.hello, first, known) {
+                if hello_check::contradicts(&member.hello, first, known) {
                     self.fails_at.get_or_insert(now + ERROR_GRACE);
                 }
                 self.tighten_deadline(now, time_left);
@@ -222,7 +222,7 @@ impl Service {
         let late = self.deadline.is_some_and(|at| at <= now);
         match self.stage {
             Stage::Gathering if self.fails_at.is_none() && self.is_complete() => {
-                match roster::disagreement(&self.hellos()) {
+                match hello_check::disagreement(&self.hellos()) {
                     Some(text) => self.fail(now, VerdictKind::Mismatch, &text),
                     None => self.hand_out_table(),
                 }
@@ -283,14 +283,14 @@ impl Service {
     fn fail_gathering(&mut self, now: Instant, refused: Option<&Refused>) {
         let hellos = self.hellos();
         let (lost, failed) = self.broken();
-        let (kind, text) = match roster::disagreement(&hellos) {
+        let (kind, text) = match hello_check::disagreement(&hellos) {
             // Nobody has reported yet: a message was changed on the way.
             _ if !failed.is_empty() => links_verdict(&lost, &failed),
             Some(text) => (VerdictKind::Mismatch, text),
             None if !lost.is_empty() => links_verdict(&lost, &failed),
             None => {
                 let waited = self.waited(now);
-                let text = roster::missing(&hellos, waited, &self.explanation(refused));
+                let text = hello_check::missing(&hellos, waited, &self.explanation(refused));
                 self.gave_up = Some(text.clone());
                 (VerdictKind::Missing, text)
             }
@@ -329,7 +329,7 @@ impl Service {
         };
         let peers: Vec<&PeerInfo> = self.members.iter().map(|one| &one.hello.peer).collect();
         let wiring = Wiring::of(&surveys);
-        if let Some(text) = roster::cut(&peers, &surveys, &wiring.parts()) {
+        if let Some(text) = hello_check::cut(&peers, &surveys, &wiring.parts()) {
             return self.fail(now, VerdictKind::Links, &text);
         }
         let wiring = Parcel::new(FrameKind::Wiring, wiring.encode());
@@ -437,7 +437,7 @@ fn links_verdict(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> (VerdictKi
     } else {
         VerdictKind::Lost
     };
-    (kind, roster::links(lost, failed))
+    (kind, hello_check::links(lost, failed))
 }
 
 fn refused_text(refused: &Refused) -> String {
