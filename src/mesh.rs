@@ -29,7 +29,7 @@ pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 use sockets::Sockets;
 pub(crate) use spares::Spares;
-use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
+use spark_ccl_bootstrap::{Error as BootstrapError, StreamEnd, StreamKind};
 use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
@@ -78,7 +78,7 @@ enum Stage {
     /// The peer's session has been asked.
     Asked,
     Tcp(Sockets),
-    /// Only errors can still come for it: sessions admit one stream for each purpose, and both ends
+    /// Only errors can still come for it: sessions admit one stream for each id, and both ends
     /// want the same number of them, which is part of the settings' hash.
     Ready(Halves),
     Failed(LinkError),
@@ -204,8 +204,8 @@ impl Mesh {
     fn begin(&mut self, line: Line, carrier: Carrier) -> Stage {
         let begun = match carrier {
             Carrier::Own => return Stage::of(self.own()),
-            Carrier::SharedMemory => self.owner.reach(line, Kind::SharedMemory, 0),
-            Carrier::Rdma => self.owner.reach(line, Kind::Rdma, 0),
+            Carrier::SharedMemory => self.owner.reach(line, StreamKind::SharedMemory, 0),
+            Carrier::Rdma => self.owner.reach(line, StreamKind::Rdma, 0),
             Carrier::Tcp => {
                 let sockets = Sockets::of(&self.owner, line.0);
                 let asked = sockets.ask(&self.owner, line);
@@ -282,8 +282,8 @@ impl Mesh {
         Ok(made.halves)
     }
 
-    fn shared(&mut self, line: Line, end: End, link: shm::End) -> Halves {
-        if end == End::Caller {
+    fn shared(&mut self, line: Line, end: StreamEnd, link: shm::End) -> Halves {
+        if end == StreamEnd::Connector {
             self.awaited.push((line, shm::Chime::of(&link)));
         }
         let (mut tx, rx) = link;

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
-use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session};
+use spark_ccl_bootstrap::{HostId, Session, StreamId, StreamKind};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
@@ -218,12 +218,12 @@ fn watch_neighbours(
     deadline: Instant,
 ) -> Result<Arc<Monitor>, Error> {
     let (rank, size) = (session.rank(), session.size());
-    let purpose = Purpose {
+    let stream_id = StreamId {
         context: NO_CONTEXT,
-        kind: Kind::Control,
+        kind: StreamKind::Control,
         number: 0,
     };
-    let streams = session.connect_all(&control_neighbours(session), purpose, deadline)?;
+    let streams = session.connect_all(&control_neighbours(session), stream_id, deadline)?;
     let names = (0..size).map(|rank| session.describe(rank)).collect();
     let redial = Redial {
         dial: redial::dial(session, NO_CONTEXT),

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
+use spark_ccl_bootstrap::{Error as BootstrapError, StreamId, StreamKind, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
 use spark_ccl_transport::rdma::{Memory, Registration};
@@ -222,20 +222,20 @@ impl Communicator {
     ) -> Result<SharedMemory, MemoryError> {
         let deadline = deadline_in(EXCHANGE);
         let session = &self.inner.world.session;
-        let purpose = Purpose {
+        let stream_id = StreamId {
             context: self.inner.context,
-            kind: Kind::Memory,
+            kind: StreamKind::Memory,
             number: id,
         };
         let Some((memory, fd)) = made else {
-            let stream = self.await_stream(here[0], purpose, deadline)?;
+            let stream = self.await_stream(here[0], stream_id, deadline)?;
             let passed = recv_fd(&stream, deadline)?;
             return SharedMemory::from_fd(&passed.fd, bytes, 0);
         };
         for &rank in &here[1..] {
             let member = self.inner.members[rank];
             let stream = session
-                .connect(member, purpose, Via::Unix, deadline)
+                .connect(member, stream_id, Via::Unix, deadline)
                 .map_err(|error| MemoryError::Refused(error.to_string()))?;
             send_fd(&stream, fd.as_fd(), u64::from(id), bytes as u64, deadline)?;
         }
@@ -246,13 +246,13 @@ impl Communicator {
     pub(crate) fn await_stream(
         &self,
         rank: usize,
-        purpose: Purpose,
+        stream_id: StreamId,
         deadline: Instant,
     ) -> Result<Unshared<Socket>, MemoryError> {
         let member = self.inner.members[rank];
         loop {
             let look = deadline.min(Instant::now() + LOOK_EVERY);
-            match self.inner.world.session.accept(member, purpose, look) {
+            match self.inner.world.session.accept(member, stream_id, look) {
                 Ok(stream) => return Ok(stream.socket),
                 Err(BootstrapError::Timeout(_))
                     if Instant::now() < deadline && self.inner.watch.is_whole() => {}

@@ -394,7 +394,7 @@ mod tests {
     use std::rc::Rc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
+    use spark_ccl_bootstrap::{Delivery, StreamHandler, StreamId, StreamKind, Via};
     use spark_ccl_control::Proposal;
     use spark_ccl_testing::hearing;
 
@@ -459,20 +459,20 @@ mod tests {
         let mut bid = called.lineage.bid(session, wish).unwrap();
         assert!(bid.agree(Instant::now()).is_err());
         let context = bid.agreement.told().context.unwrap();
-        let purpose = Purpose {
+        let stream_id = StreamId {
             context,
-            kind: Kind::Tcp,
+            kind: StreamKind::Tcp,
             number: 0,
         };
         let soon = deadline_in(Duration::from_secs(10));
         caller
             .world
             .session
-            .reach(1, purpose, &[Via::Unix], soon)
+            .reach(1, stream_id, &[Via::Unix], soon)
             .unwrap();
         drop(bid);
         let kept = Arc::new(AtomicU32::new(0));
-        let attendant: Attendant = {
+        let handler: StreamHandler = {
             let kept = Arc::clone(&kept);
             Arc::new(move |_: Delivery| {
                 // Looked at by the same thread.
@@ -480,7 +480,7 @@ mod tests {
                 None
             })
         };
-        session.attend(context, &attendant);
+        session.handle_streams(context, &handler);
         assert_eq!(kept.load(Ordering::Relaxed), 0);
     }
 }

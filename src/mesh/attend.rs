@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
+use spark_ccl_bootstrap::{self as bootstrap, Delivery, StreamHandler, StreamKind};
 use spark_ccl_sched::Rank;
 
 use super::LinkOwner;
@@ -19,13 +19,13 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
     let context = owner.context;
     let (owner, inbox) = (Arc::clone(owner), Arc::clone(inbox));
     let bells = Arc::<Bells>::default();
-    let attendant = move |delivery: Delivery| -> Option<Box<dyn bootstrap::Talk>> {
+    let handler = move |delivery: Delivery| -> Option<Box<dyn bootstrap::Negotiation>> {
         let mut members = owner.members.iter();
         let peer = members.position(|&member| member == delivery.peer)? as Rank;
-        let (lane, socket) = lane_and_socket(delivery.purpose.number);
+        let (lane, socket) = lane_and_socket(delivery.stream_id.number);
         let line = (peer, lane);
-        let stream = match (delivery.purpose.kind, delivery.stream) {
-            (Kind::SharedMemory, Ok((stream, end))) => {
+        let stream = match (delivery.stream_id.kind, delivery.stream) {
+            (StreamKind::SharedMemory, Ok((stream, end))) => {
                 return Some(Box::new(Talk {
                     owner: Arc::clone(&owner),
                     inbox: Arc::clone(&inbox),
@@ -38,7 +38,7 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
                     progress: Progress::default(),
                 }));
             }
-            (Kind::Rdma, Ok((stream, _))) => {
+            (StreamKind::Rdma, Ok((stream, _))) => {
                 rails::make(&owner, &inbox, line, stream.socket, &push);
                 return None;
             }
@@ -60,6 +60,6 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
         wake_engine(&owner, &push);
         None
     };
-    let attendant: Attendant = Arc::new(attendant);
-    session.attend(context, &attendant);
+    let handler: StreamHandler = Arc::new(handler);
+    session.handle_streams(context, &handler);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use socket2::Socket;
-use spark_ccl_bootstrap::{End, Error};
+use spark_ccl_bootstrap::{Error, StreamEnd};
 use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_transport::{LinkError, shm};
@@ -25,7 +25,7 @@ pub(super) enum InboxEvent {
     /// A socket of a link over TCP, or why there is no stream of a link.
     Delivery(Delivered),
     /// A link through shared memory, called for by this end or the other.
-    Memory(Line, End, Result<Box<shm::End>, LinkError>),
+    Memory(Line, StreamEnd, Result<Box<shm::End>, LinkError>),
     /// A thread has tried to make a link of rails.
     Rails(Line, Outcome),
 }

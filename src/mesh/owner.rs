@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use socket2::Socket;
-use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
+use spark_ccl_bootstrap::{Error, Session, StreamId, StreamKind, Via};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::Watch;
 use spark_ccl_fork::Unshared;
@@ -97,16 +97,21 @@ impl LinkOwner {
     }
 
     /// Asks for a stream of a link.
-    pub(super) fn reach(&self, (peer, lane): Line, kind: Kind, socket: u32) -> Result<(), Error> {
+    pub(super) fn reach(
+        &self,
+        (peer, lane): Line,
+        kind: StreamKind,
+        socket: u32,
+    ) -> Result<(), Error> {
         let member = self.members[peer as usize];
-        let purpose = self.purpose(kind, lane, socket);
+        let stream_id = self.stream_id(kind, lane, socket);
         let ways = match kind {
-            Kind::SharedMemory => vec![Via::Unix],
-            Kind::Tcp => self.rails_of_tcp(member, socket),
+            StreamKind::SharedMemory => vec![Via::Unix],
+            StreamKind::Tcp => self.rails_of_tcp(member, socket),
             _ => vec![Via::ANY],
         };
         let deadline = deadline_in(self.settings().init_timeout);
-        self.world.session.reach(member, purpose, &ways, deadline)
+        self.world.session.reach(member, stream_id, &ways, deadline)
     }
 
     /// Asks for a spare stream of a link over TCP, preferably not to the `silent` addresses.
@@ -117,15 +122,15 @@ impl LinkOwner {
         silent: &[IpAddr],
     ) -> Result<(), Error> {
         let member = self.members[peer as usize];
-        let purpose = self.purpose(Kind::Tcp, lane, socket);
+        let stream_id = self.stream_id(StreamKind::Tcp, lane, socket);
         let deadline = deadline_in(self.settings().init_timeout.min(tcp::SPARE_WITHIN));
         let ways = (&[Via::ANY][..], silent);
         let session = &self.world.session;
-        session.reach_around(member, purpose, ways, deadline)
+        session.reach_around(member, stream_id, ways, deadline)
     }
 
-    fn purpose(&self, kind: Kind, lane: usize, socket: u32) -> Purpose {
-        Purpose {
+    fn stream_id(&self, kind: StreamKind, lane: usize, socket: u32) -> StreamId {
+        StreamId {
             context: self.context,
             kind,
             number: stream_number(lane, socket),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use socket2::Socket;
-use spark_ccl_bootstrap::{End, Turn};
+use spark_ccl_bootstrap::{NegotiationTurn, StreamEnd};
 use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_sched::Rank;
@@ -29,8 +29,8 @@ impl Bells {
     }
 }
 
-/// Makes a link between the two ends of a stream: the caller passes its bell and the link, and the
-/// other end its bell.
+/// Makes a link between the two ends of a stream: the connector passes its bell and the link, and
+/// the other end its bell.
 pub(super) struct Talk {
     pub(super) owner: Arc<LinkOwner>,
     pub(super) inbox: Arc<Inbox>,
@@ -38,14 +38,14 @@ pub(super) struct Talk {
     pub(super) bells: Arc<Bells>,
     pub(super) line: Line,
     pub(super) stream: Unshared<Socket>,
-    pub(super) end: End,
-    /// Until when a caller waits for the kernel to let it pass descriptors. The other end can do
+    pub(super) end: StreamEnd,
+    /// Until when a connector waits for the kernel to let it pass descriptors. The other end can do
     /// without.
     pub(super) deadline: Instant,
     pub(super) progress: Progress,
 }
 
-/// The state of a talk.
+/// The state of a negotiation.
 #[derive(Default)]
 pub(super) struct Progress {
     has_passed_bell: bool,
@@ -54,32 +54,32 @@ pub(super) struct Progress {
     bell: Option<Arc<Bell>>,
 }
 
-impl spark_ccl_bootstrap::Talk for Talk {
+impl spark_ccl_bootstrap::Negotiation for Talk {
     fn stream(&self) -> &Socket {
         &self.stream
     }
 
-    fn go_on(&mut self) -> Turn {
+    fn go_on(&mut self) -> NegotiationTurn {
         match self.step() {
-            Ok(()) => Turn::Over,
-            Err(MemoryError::TimedOut { .. }) => Turn::Reading,
-            Err(error) if error.may_pass() && !self.is_overdue() => Turn::Later,
+            Ok(()) => NegotiationTurn::Over,
+            Err(MemoryError::TimedOut { .. }) => NegotiationTurn::Reading,
+            Err(error) if error.may_pass() && !self.is_overdue() => NegotiationTurn::Later,
             // The peer is gone, or has no use for the link: others find out what that means.
-            Err(_) if self.progress.chime.is_some() => Turn::Over,
+            Err(_) if self.progress.chime.is_some() => NegotiationTurn::Over,
             Err(MemoryError::Closed { .. }) => {
                 self.tell(Err(LinkError::Closed));
-                Turn::Over
+                NegotiationTurn::Over
             }
             Err(error) => {
                 self.tell(Err(sharing(&self.owner, self.line.0, &error)));
-                Turn::Over
+                NegotiationTurn::Over
             }
         }
     }
 }
 
 impl Talk {
-    /// Advances the talk, to its end or until it has to wait.
+    /// Advances the negotiation, to its end or until it has to wait.
     fn step(&mut self) -> Result<(), MemoryError> {
         let passed = self.pass();
         // Even if the kernel currently lets nothing be passed: it counts descriptors that were
@@ -92,18 +92,19 @@ impl Talk {
         }
     }
 
-    /// Passes this rank's bell, and a caller's link.
+    /// Passes this rank's bell, and a connector's link.
     fn pass(&mut self) -> Result<(), MemoryError> {
         let now = Instant::now();
         if !self.progress.has_passed_bell {
             match shm::send_bell(&self.stream, &self.owner.bell, now) {
-                // A caller that is gone may have passed the link before, and sent messages over it.
-                Err(MemoryError::Closed { .. }) if self.end != End::Caller => {}
+                // A connector that is gone may have passed the link before, and sent messages over
+                // it.
+                Err(MemoryError::Closed { .. }) if self.end != StreamEnd::Connector => {}
                 passed => passed?,
             }
             self.progress.has_passed_bell = true;
         }
-        if self.end == End::Caller && self.progress.chime.is_none() {
+        if self.end == StreamEnd::Connector && self.progress.chime.is_none() {
             let end = shm::offer(&self.stream, self.owner.size(), now)?;
             self.progress.chime = Some(shm::Chime::of(&end));
             self.tell(Ok(end));
@@ -123,7 +124,7 @@ impl Talk {
         self.progress.bell = Some(Arc::clone(&bell));
         if let Some(chime) = &self.progress.chime {
             chime.set(&bell);
-        } else if self.end == End::Called {
+        } else if self.end == StreamEnd::Listener {
             let end = shm::accept(&self.stream, self.owner.size(), now)?;
             let chime = shm::Chime::of(&end);
             chime.set(&bell);
@@ -136,7 +137,7 @@ impl Talk {
     }
 
     fn is_overdue(&self) -> bool {
-        self.end == End::Caller && Instant::now() >= self.deadline
+        self.end == StreamEnd::Connector && Instant::now() >= self.deadline
     }
 
     fn tell(&self, made: Result<shm::End, LinkError>) {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use socket2::Socket;
-use spark_ccl_bootstrap::{Error, Kind};
+use spark_ccl_bootstrap::{Error, StreamKind};
 use spark_ccl_fork::Unshared;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, tcp};
@@ -21,7 +21,7 @@ impl Sockets {
     }
 
     pub(super) fn ask(&self, owner: &LinkOwner, line: Line) -> Result<(), Error> {
-        (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, Kind::Tcp, socket))
+        (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, StreamKind::Tcp, socket))
     }
 
     /// Takes the socket of that number. It is closed if there is no such number: the peer expects

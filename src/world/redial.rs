@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use spark_ccl_bootstrap::{Kind, Purpose, Session};
+use spark_ccl_bootstrap::{Session, StreamId, StreamKind};
 use spark_ccl_control::{Dial, Monitor, Unreached, Way};
 use spark_ccl_seal::Stream;
 
@@ -17,12 +17,12 @@ struct Redialler {
 impl Dial for Redialler {
     fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached> {
         use spark_ccl_bootstrap::Unreached as Missed;
-        let purpose = Purpose {
+        let stream_id = StreamId {
             context: self.context,
-            kind: Kind::Control,
+            kind: StreamKind::Control,
             number,
         };
-        let redialled = self.session.redial(peer, purpose, deadline);
+        let redialled = self.session.redial(peer, stream_id, deadline);
         redialled.map_err(|missed| match missed {
             Missed::Refused(text) => Unreached::Refused(text),
             Missed::NoAnswer(text) => Unreached::NoAnswer(text),
@@ -50,7 +50,7 @@ pub(crate) fn dial(session: &Arc<Session>, context: u64) -> Arc<dyn Dial> {
 /// Has the monitor take the streams that other ranks open anew.
 pub(crate) fn answer(session: &Session, monitor: &Monitor) {
     let adopter = monitor.adopter();
-    session.hand_over(Kind::Control, move |peer, purpose, stream| {
-        adopter.adopt(peer, purpose.number, stream);
+    session.hand_over(StreamKind::Control, move |peer, stream_id, stream| {
+        adopter.adopt(peer, stream_id.number, stream);
     });
 }

@@ -56,7 +56,7 @@ pub(crate) fn meet(
             let found = lookup(&host, port, hint);
             let root = found.as_ref().ok().and_then(|found| found.first());
             let options = options(root.map(SocketAddr::ip))?;
-            let options = options.meeting_at(&format!("{setting}={host}"), &found, rank);
+            let options = options.rendezvous_at(&format!("{setting}={host}"), &found, rank);
             Ok(Session::at_address(
                 (&host, port),
                 rank,
@@ -106,7 +106,7 @@ fn through_key_value(
         if private {
             text.parse()?
         } else {
-            UniqueId::meeting(secret.as_ref(), &unlist(&text)?)?
+            UniqueId::of_rendezvous(secret.as_ref(), &unlist(&text)?)?
         }
     };
     Ok(Session::join(&id, rank, size, options)?)

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 use spark_ccl_seal::{Seals, Stream};
 
-use crate::connector::Caller;
+use crate::connector::Connector;
 use crate::dial::{LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent, Open, enter};
 use crate::{Error, Secret, net};
 
 /// A call to another process.
-pub(crate) struct Call<'a> {
+pub(crate) struct Connect<'a> {
     /// The other end, for errors.
     pub(crate) peer: &'a str,
     pub(crate) routes: &'a [Route],
@@ -29,38 +29,38 @@ pub(crate) struct Call<'a> {
 }
 
 /// Connects and authenticates, by the deadline.
-pub(crate) fn call(call: &Call<'_>) -> Result<Entered, Error> {
+pub(crate) fn establish(to: &Connect<'_>) -> Result<Entered, Error> {
     let begin = Instant::now();
-    let mut caller = Caller::new(
-        call.peer.to_owned(),
-        call.routes.to_vec(),
-        call.intent,
-        call.refusal,
-        (begin, call.deadline),
+    let mut connector = Connector::new(
+        to.peer.to_owned(),
+        to.routes.to_vec(),
+        to.intent,
+        to.refusal,
+        (begin, to.deadline),
     );
-    if call.more.is_some() {
-        caller = caller.with_more();
+    if to.more.is_some() {
+        connector = connector.with_more();
     }
     loop {
         let now = Instant::now();
-        match caller.step(call.key, now) {
+        match connector.step(to.key, now) {
             Some(Ok(entered)) => return Ok(entered),
-            Some(Err(error)) => return Err((call.interrupt)().unwrap_or(error)),
+            Some(Err(error)) => return Err((to.interrupt)().unwrap_or(error)),
             None => {}
         }
-        if let Some(error) = (call.interrupt)() {
+        if let Some(error) = (to.interrupt)() {
             return Err(error);
         }
-        if now >= call.deadline {
-            return Err(caller.unreachable());
+        if now >= to.deadline {
+            return Err(connector.unreachable());
         }
-        if let Some(find) = call.more.filter(|_| caller.is_at_a_loss()) {
-            caller.add(find());
+        if let Some(find) = to.more.filter(|_| connector.is_at_a_loss()) {
+            connector.add(find());
         }
         let mut fds = Vec::new();
-        caller.watch(now, &mut fds);
-        let soon = call.deadline.min(now + LAST_PAUSE);
-        let until = caller.next_wake(now).map_or(soon, |wake| wake.min(soon));
+        connector.watch(now, &mut fds);
+        let soon = to.deadline.min(now + LAST_PAUSE);
+        let until = connector.next_wake(now).map_or(soon, |wake| wake.min(soon));
         net::poll(&mut fds, Some(until)).map_err(|error| Error::os("wait for a peer", &error))?;
     }
 }
@@ -82,16 +82,16 @@ pub enum Unreached {
 /// `is_own` returns whether an address belongs to this host, too: errors at such an address prove
 /// nothing about the peer.
 pub(crate) fn redial(
-    call: &Call<'_>,
+    to: &Connect<'_>,
     is_own: impl Fn(IpAddr) -> bool,
 ) -> Result<Stream, Unreached> {
     let (mut attempts, mut refused, mut is_taken) = (Vec::new(), None, false);
-    for (index, route) in call.routes.iter().enumerate() {
-        let left = call.deadline.saturating_duration_since(Instant::now());
-        let until = Instant::now() + left / (call.routes.len() - index) as u32;
+    for (index, route) in to.routes.iter().enumerate() {
+        let left = to.deadline.saturating_duration_since(Instant::now());
+        let until = Instant::now() + left / (to.routes.len() - index) as u32;
         let is_own = matches!(route, Route::Tcp { target, .. } if is_own(target.ip()));
         let (problem, is_refusal) = match route.connect(until) {
-            Ok(socket) => match prove(call, &socket, until, until) {
+            Ok(socket) => match prove(to, &socket, until, until) {
                 Ok(seals) => return Ok(Entered { socket, seals }.into_stream()),
                 Err(EnterError::Final(error)) => {
                     is_taken |= !is_own;
@@ -125,11 +125,11 @@ pub(crate) fn redial(
 }
 
 fn prove(
-    call: &Call<'_>,
+    to: &Connect<'_>,
     socket: &Socket,
     answer_by: Instant,
     deadline: Instant,
 ) -> Result<Seals, EnterError> {
-    let open = Open::new(call.intent).map_err(EnterError::Final)?;
-    enter(socket, call.key, &open, call.peer, answer_by, deadline)
+    let open = Open::new(to.intent).map_err(EnterError::Final)?;
+    enter(socket, to.key, &open, to.peer, answer_by, deadline)
 }

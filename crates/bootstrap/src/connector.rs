@@ -27,7 +27,7 @@ const REFUSED: Duration = Duration::from_secs(2);
 /// this is pointless. An unanswered connection is kept meanwhile: its end may be a stranger, or the
 /// peer, stopped. How long a peer may be stopped is not for the bootstrap to decide, so a call that
 /// has such connections continues.
-pub(crate) struct Caller {
+pub(crate) struct Connector {
     /// The other end, for errors.
     name: String,
     routes: Vec<Route>,
@@ -69,7 +69,7 @@ enum Failure {
     Broken(String),
 }
 
-impl Caller {
+impl Connector {
     /// Begins a call at `begin`. The peer may refuse connections for `refusal`.
     pub(crate) fn new(
         name: String,
@@ -188,7 +188,7 @@ impl Caller {
 
     /// Names the chosen routes that do not lead to the peer, and the one that does. `None` if no
     /// chosen one was given up, or only for another address behind the same interface.
-    pub(crate) fn detour(&self) -> Option<String> {
+    pub(crate) fn unchosen_route(&self) -> Option<String> {
         let used = self.used?;
         let is_lost =
             |route: &Route| route.is_chosen() && route.source() != self.routes[used].source();

@@ -19,7 +19,8 @@ pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 pub(crate) const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 /// How long a route may take to connect before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(50);
-/// The same for a route chosen by the caller: long enough for the kernel to repeat one lost packet.
+/// The same for a route chosen by the connecting rank: long enough for the kernel to repeat one
+/// lost packet.
 const CHOSEN: Duration = Duration::from_millis(1500);
 /// The same for a route bound to an interface, whose cable may lead elsewhere.
 const BOUND: Duration = Duration::from_millis(200);
@@ -76,12 +77,12 @@ impl Route {
         }
     }
 
-    /// Whether the caller chose it, by its source.
+    /// Whether the connecting rank chose it, by its source.
     pub(crate) fn is_chosen(&self) -> bool {
         self.source().is_some()
     }
 
-    /// Its source, if the caller chose that.
+    /// Its source, if the connecting rank chose that.
     pub(crate) fn source(&self) -> Option<Address> {
         match self {
             Route::Tcp { source, .. } => *source,

@@ -10,9 +10,9 @@ use spark_ccl_seal::{Opener, Sealer};
 use crate::frame::{Frame, FrameReader};
 use crate::handshake::{Intent, Open, PROTOCOL};
 use crate::hello::{Endpoint, Hello, PeerInfo, Table};
-use crate::init_result::{Report, Verdict, VerdictKind};
+use crate::init_result::{InitFailure, InitFailureKind, InitReport};
 use crate::wire::{FrameKind, frame};
-use crate::{HostId, Kind, Purpose, Secret, UniqueId, hello_check, sealed_frame};
+use crate::{HostId, Secret, StreamId, StreamKind, UniqueId, hello_check, sealed_frame};
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
@@ -25,7 +25,9 @@ pub const TARGETS: &[Target] = &[
     ("bootstrap-hello", hello, || vec![a_hello(1).encode()]),
     ("bootstrap-table", table, || vec![a_table().encode()]),
     ("bootstrap-report", report, || vec![a_report().encode()]),
-    ("bootstrap-verdict", verdict, || vec![a_verdict().encode()]),
+    ("bootstrap-verdict", init_result, || {
+        vec![an_init_failure().encode()]
+    }),
     ("unique-id", unique_id, || vec![an_id().as_bytes().to_vec()]),
     ("unique-id-text", unique_id_text, || {
         vec![an_id().to_string().into()]
@@ -82,8 +84,8 @@ fn table(bytes: &[u8]) {
 }
 
 fn report(bytes: &[u8]) {
-    if let Ok(report) = Report::decode(bytes) {
-        let again = Report::decode(&report.encode());
+    if let Ok(report) = InitReport::decode(bytes) {
+        let again = InitReport::decode(&report.encode());
         assert_eq!(
             again.as_ref().map(|again| again.time_left),
             Ok(report.time_left)
@@ -91,9 +93,9 @@ fn report(bytes: &[u8]) {
     }
 }
 
-fn verdict(bytes: &[u8]) {
-    if let Ok(verdict) = Verdict::decode(bytes) {
-        assert_eq!(verdict.encode(), bytes);
+fn init_result(bytes: &[u8]) {
+    if let Ok(init_result) = InitFailure::decode(bytes) {
+        assert_eq!(init_result.encode(), bytes);
     }
 }
 
@@ -121,7 +123,7 @@ fn sent() -> Vec<Frame> {
     vec![
         (FrameKind::Table, a_table().encode()),
         (FrameKind::Sealed, Vec::new()),
-        (FrameKind::Failed, a_verdict().encode()),
+        (FrameKind::Failed, an_init_failure().encode()),
     ]
 }
 
@@ -134,9 +136,9 @@ fn some_sealed_frames() -> Vec<Vec<u8>> {
 }
 
 fn an_open() -> Open {
-    let purpose = Purpose {
+    let stream_id = StreamId {
         context: 1,
-        kind: Kind::Tcp,
+        kind: StreamKind::Tcp,
         number: 2,
     };
     Open {
@@ -144,7 +146,7 @@ fn an_open() -> Open {
         intent: Intent::Stream {
             from: 0,
             to: 1,
-            purpose,
+            stream_id,
         },
         nonce: [7; 32],
     }
@@ -187,22 +189,22 @@ fn a_table() -> Table {
     }
 }
 
-fn a_report() -> Report {
-    Report {
+fn a_report() -> InitReport {
+    InitReport {
         result: Err("no é".to_owned()),
         time_left: Duration::from_secs(9),
     }
 }
 
-fn a_verdict() -> Verdict {
-    Verdict {
-        kind: VerdictKind::Links,
+fn an_init_failure() -> InitFailure {
+    InitFailure {
+        kind: InitFailureKind::Links,
         text: "no é".to_owned(),
     }
 }
 
 fn an_id() -> UniqueId {
-    UniqueId::meeting(Some(&Secret::from_text(b"x")), &addresses()).unwrap()
+    UniqueId::of_rendezvous(Some(&Secret::from_text(b"x")), &addresses()).unwrap()
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::net;
 use crate::owner::{self, NotOwn};
 use crate::secret::random;
 use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
-use crate::{Error, Kind, Purpose, Secret};
+use crate::{Error, Secret, StreamId, StreamKind};
 
 /// The version of the bootstrap's wire protocol.
 pub(crate) const PROTOCOL: u16 = 4;
@@ -53,7 +53,7 @@ pub(crate) enum Intent {
     Stream {
         from: u32,
         to: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
     },
     /// A connection to pass on: opened by rank `from`, to be connected to rank `next`.
     Relay { from: u32, next: u32 },
@@ -86,14 +86,14 @@ impl Open {
             Intent::Stream {
                 from,
                 to: target,
-                purpose,
+                stream_id,
             } => to
                 .u8(1)
                 .u32(from)
                 .u32(target)
-                .u64(purpose.context)
-                .u8(purpose.kind as u8)
-                .u32(purpose.number),
+                .u64(stream_id.context)
+                .u8(stream_id.kind as u8)
+                .u32(stream_id.number),
             Intent::Relay { from, next } => to.u8(2).u32(from).u32(next),
             Intent::Onward { world } => to.u8(3).bytes(&world),
         };
@@ -116,9 +116,10 @@ impl Open {
             1 => Intent::Stream {
                 from: from.u32()?,
                 to: from.u32()?,
-                purpose: Purpose {
+                stream_id: StreamId {
                     context: from.u64()?,
-                    kind: Kind::from_byte(from.u8()?).ok_or(WireError::Field("kind of stream"))?,
+                    kind: StreamKind::from_byte(from.u8()?)
+                        .ok_or(WireError::Field("kind of stream"))?,
                     number: from.u32()?,
                 },
             },
@@ -206,7 +207,7 @@ pub(crate) enum Rejection {
     Misdirected = 3,
     /// The client's message is malformed.
     Malformed = 4,
-    /// The server calls the client for the same purpose itself, or already has that stream.
+    /// The server calls the client for the same stream itself, or already has that stream.
     Crossed = 5,
     /// There is no secret, and the client does not belong to the server's user.
     Owner = 6,

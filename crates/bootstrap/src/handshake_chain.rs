@@ -9,14 +9,14 @@ use spark_ccl_fork::Unshared;
 use crate::Secret;
 use crate::handshake::{EnterError, Entered, Entry, Intent, Open};
 
-pub(crate) struct Approach {
+pub(crate) struct HandshakeChain {
     pub(crate) socket: Unshared<Socket>,
     entry: Entry,
     /// The handshakes that follow the current one.
     next: VecDeque<Intent>,
 }
 
-impl Approach {
+impl HandshakeChain {
     /// Sends the first message over a new connection. The last intent is that of the stream.
     pub(crate) fn begin(
         socket: Unshared<Socket>,

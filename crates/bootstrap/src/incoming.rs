@@ -27,7 +27,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 use spark_ccl_seal::{Sealer, Stream};
 
-use crate::Purpose;
+use crate::StreamId;
 use crate::frame::{FrameReader, ReadError};
 use crate::handshake::{Intent, OpenError, Rejection, WorldName};
 use crate::hello::Hello;
@@ -79,7 +79,7 @@ pub(crate) enum Admitted {
     /// A stream from another rank.
     Stream {
         from: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         stream: Stream,
     },
     /// A rank's connection, to pass on to the next one.
@@ -88,11 +88,11 @@ pub(crate) enum Admitted {
     Onward { near: Unshared<Socket> },
 }
 
-/// Whether to admit a stream from that rank for that purpose.
-pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
+/// Whether to admit a stream from that rank of that id.
+pub(crate) type Admits<'a> = &'a dyn Fn(u32, StreamId) -> bool;
 
 /// Listeners, and their connections that are not admitted yet.
-pub(crate) struct Lobby {
+pub(crate) struct Incoming {
     role: ListenerRole,
     pub(crate) keys: Arc<Keys>,
     /// Not shared with forked children: after this process has died, its address must refuse
@@ -156,7 +156,7 @@ impl Tally {
     }
 }
 
-impl Lobby {
+impl Incoming {
     /// Serves the non-blocking `listeners`, and admits holders of one of the `keys`.
     pub(crate) fn new(
         role: ListenerRole,
@@ -164,7 +164,7 @@ impl Lobby {
         listeners: Vec<Socket>,
     ) -> Self {
         let pending = VecDeque::new();
-        Lobby {
+        Incoming {
             role,
             keys: keys.into(),
             listeners: listeners.into_iter().map(Unshared::new).collect(),
@@ -178,7 +178,7 @@ impl Lobby {
         }
     }
 
-    /// Adds the descriptors that wake [`Lobby::serve`].
+    /// Adds the descriptors that wake [`Incoming::serve`].
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let listeners = if self.closed_until.is_none() {
             &self.listeners[..]
@@ -191,7 +191,7 @@ impl Lobby {
         fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
     }
 
-    /// When [`Lobby::serve`] is due even if no descriptor is ready.
+    /// When [`Incoming::serve`] is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let eldest = self
             .pending

@@ -11,25 +11,25 @@ use socket2::Socket;
 use spark_ccl_fork::{Unshared, lookup};
 use spark_ccl_seal::Sealer;
 
-use crate::connect::{Call, call};
+use crate::connect::{Connect, establish};
 use crate::dial::Route;
 use crate::error::RENDEZVOUS;
 use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{Entered, Intent};
 use crate::hello::{Endpoint, Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
-use crate::incoming::{ListenerRole, Lobby};
-use crate::init_result::MAX_VERDICT;
+use crate::incoming::{Incoming, ListenerRole};
+use crate::init_result::MAX_INIT_RESULT;
 use crate::keys::{self, Keys};
 use crate::link_streams::{Contexts, LinkStreams, Requests};
 use crate::network::{Network, reachable};
 use crate::relay::{Draining, Relays};
 use crate::routes::routes;
-use crate::search::{Post, Search, Words};
+use crate::search::{Responder, Search, SearchKey};
 use crate::secret::random;
-use crate::session_thread::{Acceptor, Rendezvous, failed, lost};
+use crate::session_thread::{RendezvousStream, SessionThread, failed, lost};
 use crate::stop::Stop;
-use crate::stream_table::Mailbox;
+use crate::stream_table::StreamTable;
 use crate::wire::FrameKind;
 use crate::wiring::MOST_RANKS;
 use crate::{Address, Error, Options, Secret, hello_check, listening, net, reminder, sealed_frame};
@@ -40,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// A rank that has the table of all ranks.
 pub(crate) struct Joined {
     pub(crate) table: Table,
-    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stream_table: Arc<StreamTable>,
     pub(crate) contexts: Arc<Contexts>,
     pub(crate) network: Network,
 }
@@ -79,7 +79,7 @@ impl Joining<'_> {
     pub(crate) fn join(&self) -> Result<Joined, Error> {
         let endpoints = Endpoints::open(self.options)?;
         let name = rendezvous_name(self.targets);
-        let (entered, mut post) = self.go_to_rendezvous(&name)?;
+        let (entered, mut responder) = self.go_to_rendezvous(&name)?;
         let Entered { socket, mut seals } = entered;
         let hello = Hello {
             peer: endpoints.introduce(self.rank, self.options),
@@ -94,10 +94,16 @@ impl Joining<'_> {
         net::write_all(&socket, &hello, self.deadline)
             .map_err(|error| lost(&name, &ReadError::Io(error)))?;
         let mut reader = FrameReader::sealed(seals.opener);
-        let table = self.wait_for_table(&socket, &mut reader, &name, &mut post)?;
+        let table = self.wait_for_table(&socket, &mut reader, &name, &mut responder)?;
         let socket = Arc::new(socket);
-        let rendezvous = Rendezvous::new(Arc::clone(&socket), reader, name, self.size);
-        self.start(endpoints, table, rendezvous, (socket, seals.sealer), post)
+        let rendezvous = RendezvousStream::new(Arc::clone(&socket), reader, name, self.size);
+        self.start(
+            endpoints,
+            table,
+            rendezvous,
+            (socket, seals.sealer),
+            responder,
+        )
     }
 
     /// The routes to the rendezvous.
@@ -120,20 +126,20 @@ impl Joining<'_> {
     }
 
     /// Connects. From then on, passes others' connections on.
-    fn go_to_rendezvous(&self, name: &str) -> Result<(Entered, Option<Post>), Error> {
+    fn go_to_rendezvous(&self, name: &str) -> Result<(Entered, Option<Responder>), Error> {
         let own = &self.options.addresses;
         let is_large = !(3..=MOST_RANKS).contains(&self.size);
-        let words = Words::new(self.secret, self.targets).filter(|_| !is_large);
-        let search = Search::new(self.rank, words, own);
-        let entered = self.call_rendezvous(name, &search, words.is_some());
+        let datagram_key = SearchKey::new(self.secret, self.targets).filter(|_| !is_large);
+        let search = Search::new(self.rank, datagram_key, own);
+        let entered = self.call_rendezvous(name, &search, datagram_key.is_some());
         let entered = entered.map_err(|error| search.explain(error))?;
         let upstream = entered.socket.peer_addr().ok();
         let upstream = upstream.and_then(|address| address.as_socket());
-        let post = words.zip(upstream).map(|(words, upstream)| {
+        let responder = datagram_key.zip(upstream).map(|(datagram_key, upstream)| {
             let hops = search.hops_by(upstream);
-            Post::new(words, own, upstream, hops)
+            Responder::new(datagram_key, own, upstream, hops)
         });
-        Ok((entered, post))
+        Ok((entered, responder))
     }
 
     fn call_rendezvous(
@@ -144,7 +150,7 @@ impl Joining<'_> {
     ) -> Result<Entered, Error> {
         let ask = || search.ask();
         let call_it = || {
-            call(&Call {
+            establish(&Connect {
                 peer: name,
                 routes: &self.ways(),
                 key: &keys::key(self.secret),
@@ -158,7 +164,7 @@ impl Joining<'_> {
             })
         };
         let Joining { rank, size, .. } = *self;
-        let place = match &*self.options.meeting {
+        let place = match &*self.options.rendezvous_setting {
             "" => name.to_owned(),
             setting => format!("{name} ({setting})"),
         };
@@ -185,10 +191,10 @@ impl Joining<'_> {
         stream: &Socket,
         reader: &mut FrameReader,
         name: &str,
-        post: &mut Option<Post>,
+        responder: &mut Option<Responder>,
     ) -> Result<Table, Error> {
-        let limit = Table::limit(self.size).max(MAX_VERDICT);
-        let frame = self.read_on(stream, reader, limit, post);
+        let limit = Table::limit(self.size).max(MAX_INIT_RESULT);
+        let frame = self.read_on(stream, reader, limit, responder);
         self.options.cancel.check()?;
         let protocol = |reason| Error::Protocol {
             peer: name.to_owned(),
@@ -217,7 +223,7 @@ impl Joining<'_> {
         stream: &Socket,
         reader: &mut FrameReader,
         limit: usize,
-        post: &mut Option<Post>,
+        responder: &mut Option<Responder>,
     ) -> Result<Frame, ReadError> {
         loop {
             if let Some(frame) = reader.poll(stream, limit)? {
@@ -229,13 +235,13 @@ impl Joining<'_> {
             }
             let mut fds = vec![PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)];
             let mut until = self.deadline.min(now + LOOK);
-            if let Some(post) = &*post {
-                post.watch(&mut fds);
-                until = post.next_wake().map_or(until, |wake| until.min(wake));
+            if let Some(responder) = &*responder {
+                responder.watch(&mut fds);
+                until = responder.next_wake().map_or(until, |wake| until.min(wake));
             }
             net::poll(&mut fds, Some(until))?;
-            if let Some(post) = post {
-                post.serve(Instant::now());
+            if let Some(responder) = responder {
+                responder.serve(Instant::now());
             }
         }
     }
@@ -260,13 +266,13 @@ impl Joining<'_> {
         &self,
         endpoints: Endpoints,
         table: Table,
-        rendezvous: Rendezvous,
+        rendezvous: RendezvousStream,
         report_to: (Arc<Unshared<Socket>>, Sealer),
-        post: Option<Post>,
+        responder: Option<Responder>,
     ) -> Result<Joined, Error> {
         let os = |error: io::Error| Error::os("start the thread for connections", &error);
         let key = self.secret.derive(b"session", &table.nonce);
-        let mailbox = Arc::new(Mailbox::default());
+        let stream_table = Arc::new(StreamTable::default());
         let stop = Arc::new(Stop::new().map_err(os)?);
         let role = ListenerRole::Streams {
             rank: self.rank,
@@ -275,25 +281,25 @@ impl Joining<'_> {
         let requests = Arc::new(Requests::new().map_err(os)?);
         let contexts = Arc::<Contexts>::default();
         let draining = Arc::<Draining>::default();
-        let acceptor = Acceptor {
+        let session_thread = SessionThread {
             link_streams: LinkStreams::new(self.rank, key, requests.clone(), contexts.clone()),
             requests: requests.clone(),
-            lobby: Lobby::new(role, Keys::one(key), endpoints.listeners),
-            mailbox: mailbox.clone(),
+            incoming: Incoming::new(role, Keys::one(key), endpoints.listeners),
+            stream_table: stream_table.clone(),
             stop: stop.clone(),
             rendezvous,
             relays: Relays::default(),
             draining: draining.clone(),
-            post,
-            verdict: None,
+            responder,
+            init_result: None,
             routes: self.routes_onward(&table),
         };
-        spark_ccl_log::spawn("spark-ccl-accept", move || acceptor.run()).map_err(os)?;
+        spark_ccl_log::spawn("spark-ccl-accept", move || session_thread.run()).map_err(os)?;
         let own = self.options.addresses.clone();
         let network = Network::new(key, own, report_to, (stop, draining), requests);
         Ok(Joined {
             table,
-            mailbox,
+            stream_table,
             contexts,
             network,
         })

@@ -6,21 +6,21 @@
 //!
 //! ```
 //! use std::time::{Duration, Instant};
-//! use spark_ccl_bootstrap::{Kind, Options, Purpose, Session, UniqueId, Via};
+//! use spark_ccl_bootstrap::{StreamKind, Options, StreamId, Session, UniqueId, Via};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = Options::default();
 //! let id = UniqueId::create(&options)?;
-//! let purpose = Purpose { context: 0, kind: Kind::Control, number: 0 };
+//! let stream_id = StreamId { context: 0, kind: StreamKind::Control, number: 0 };
 //! let deadline = Instant::now() + Duration::from_secs(60);
 //! std::thread::scope(|scope| {
 //!     let other = scope.spawn(|| {
 //!         let session = Session::join(&id, 1, 2, &options)?;
-//!         session.accept(0, purpose, deadline)?;
+//!         session.accept(0, stream_id, deadline)?;
 //!         session.seal(Ok(()), deadline)
 //!     });
 //!     let session = Session::join(&id, 0, 2, &options)?;
-//!     session.connect(1, purpose, Via::Unix, deadline)?;
+//!     session.connect(1, stream_id, Via::Unix, deadline)?;
 //!     session.seal(Ok(()), deadline)?;
 //!     other.join().map_err(|_| "rank 1 panicked")??;
 //!     Ok(())
@@ -83,12 +83,12 @@ pub use connect::Unreached;
 pub use error::Error;
 pub use hello::{Endpoint, MAX_NOTE, MAX_RANKS, PeerInfo};
 pub use host::HostId;
-pub use link_streams::{Attendant, Delivery, End};
-pub use negotiation::{Talk, Turn};
+pub use link_streams::{Delivery, StreamEnd, StreamHandler};
+pub use negotiation::{Negotiation, NegotiationTurn};
 pub use options::Options;
 pub use root::Root;
 pub use secret::Secret;
 pub use session::Session;
-pub use stream_id::{Kind, Purpose, Via};
+pub use stream_id::{StreamId, StreamKind, Via};
 pub use unique_id::UniqueId;
 pub use wiring::Wiring;

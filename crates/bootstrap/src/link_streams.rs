@@ -1,12 +1,12 @@
-//! Streams of links: one per purpose, no matter which of its two ends asks for it.
+//! Streams of links: one per id, no matter which of its two ends asks for it.
 //!
-//! Both ends may ask. If two ranks call each other for the same purpose, the higher rank rejects
+//! Both ends may ask. If two ranks call each other for the same id, the higher rank rejects
 //! the other's call; the lower one accepts the other's call and gives up its own. A rank that has
 //! the stream rejects all further calls. Only the session's thread decides this, so there are no
 //! races.
 //!
 //! The two ends of a stream may have to negotiate over it before the link is ready. The session's
-//! thread does that, too ([`Talk`]), so it does not depend on the ranks' own threads.
+//! thread does that, too ([`Negotiation`]), so it does not depend on the ranks' own threads.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use rustix::event::PollFd;
 use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
-use crate::connector::Caller;
-use crate::negotiation::{RETRY_PAUSE, Talk, Talks};
+use crate::connector::Connector;
+use crate::negotiation::{Negotiation, Negotiations, RETRY_PAUSE};
 use crate::net::Bell;
-use crate::{Error, Purpose, Secret};
+use crate::{Error, Secret, StreamId};
 
 /// Which end of a stream this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum StreamEnd {
     /// This rank opened the stream.
-    Caller,
+    Connector,
     /// The peer opened it.
-    Called,
+    Listener,
 }
 
 /// The outcome of a call to a peer, or a peer's call to this rank.
@@ -36,20 +36,20 @@ pub struct Delivery {
     /// The peer.
     pub peer: u32,
     /// What the stream is for.
-    pub purpose: Purpose,
+    pub stream_id: StreamId,
     /// The stream, or why there is none.
-    pub stream: Result<(Stream, End), Error>,
+    pub stream: Result<(Stream, StreamEnd), Error>,
 }
 
-/// The handler of a context's streams. The session's thread calls it, and then advances the talk
-/// that it returns, if any.
-pub type Attendant = Arc<dyn Fn(Delivery) -> Option<Box<dyn Talk>> + Send + Sync>;
+/// The handler of a context's streams. The session's thread calls it, and then advances the
+/// negotiation that it returns, if any.
+pub type StreamHandler = Arc<dyn Fn(Delivery) -> Option<Box<dyn Negotiation>> + Send + Sync>;
 
 /// How many ended contexts are remembered. A program that splits a communicator at every step must
 /// not grow; no stream arrives later than this.
 const LONGEST_PAST: usize = 16_384;
 
-/// The contexts that have or had an attendant, or for which streams have arrived.
+/// The contexts that have or had a handler, or for which streams have arrived.
 #[derive(Default)]
 pub(crate) struct Contexts(Mutex<Known>);
 
@@ -61,18 +61,18 @@ struct Known {
 }
 
 enum Context {
-    Attended(Attendant),
-    /// Streams that arrived before there was an attendant.
+    Handled(StreamHandler),
+    /// Streams that arrived before there was a handler.
     Early(Vec<Delivery>),
     Over,
 }
 
 impl Contexts {
-    /// Passes all streams of a context to `attendant` from now on. Returns those that have already
+    /// Passes all streams of a context to `handler` from now on. Returns those that have already
     /// arrived.
-    pub(crate) fn attend(&self, context: u64, attendant: &Attendant) -> Vec<Delivery> {
-        let attended = Context::Attended(Arc::clone(attendant));
-        match self.0.lock().contexts.insert(context, attended) {
+    pub(crate) fn handle_streams(&self, context: u64, handler: &StreamHandler) -> Vec<Delivery> {
+        let handled = Context::Handled(Arc::clone(handler));
+        match self.0.lock().contexts.insert(context, handled) {
             Some(Context::Early(early)) => early,
             _ => Vec::new(),
         }
@@ -93,9 +93,9 @@ impl Contexts {
         }
     }
 
-    pub(crate) fn is_attended(&self, context: u64) -> bool {
+    pub(crate) fn is_handled(&self, context: u64) -> bool {
         let known = self.0.lock();
-        matches!(known.contexts.get(&context), Some(Context::Attended(_)))
+        matches!(known.contexts.get(&context), Some(Context::Handled(_)))
     }
 
     pub(crate) fn is_over(&self, context: u64) -> bool {
@@ -103,16 +103,16 @@ impl Contexts {
         matches!(known.contexts.get(&context), Some(Context::Over))
     }
 
-    /// Passes a stream to its attendant. Returns the attendant's talk.
-    pub(crate) fn deliver(&self, delivery: Delivery) -> Option<Box<dyn Talk>> {
+    /// Passes a stream to its handler. Returns the handler's negotiation.
+    pub(crate) fn deliver(&self, delivery: Delivery) -> Option<Box<dyn Negotiation>> {
         let mut known = self.0.lock();
         let early = || Context::Early(Vec::new());
         let context = known
             .contexts
-            .entry(delivery.purpose.context)
+            .entry(delivery.stream_id.context)
             .or_insert_with(early);
-        let attendant = match context {
-            Context::Attended(attendant) => Arc::clone(attendant),
+        let handler = match context {
+            Context::Handled(handler) => Arc::clone(handler),
             Context::Early(before) => {
                 before.push(delivery);
                 return None;
@@ -120,7 +120,7 @@ impl Contexts {
             Context::Over => return None,
         };
         drop(known);
-        attendant(delivery)
+        handler(delivery)
     }
 }
 
@@ -132,8 +132,8 @@ impl std::fmt::Debug for Contexts {
 
 /// Requests to a session's thread.
 pub(crate) struct Requests {
-    calls: Mutex<Vec<(u32, Purpose, Caller)>>,
-    /// What arrived before there was an attendant, to deliver now.
+    calls: Mutex<Vec<(u32, StreamId, Connector)>>,
+    /// What arrived before there was a handler, to deliver now.
     early: Mutex<Vec<Delivery>>,
     /// The texts about calls that are not answered, by peer.
     silences: Mutex<HashMap<u32, String>>,
@@ -150,8 +150,8 @@ impl Requests {
         })
     }
 
-    pub(crate) fn call(&self, peer: u32, purpose: Purpose, caller: Caller) {
-        self.calls.lock().push((peer, purpose, caller));
+    pub(crate) fn call(&self, peer: u32, stream_id: StreamId, connector: Connector) {
+        self.calls.lock().push((peer, stream_id, connector));
         self.bell.ring();
     }
 
@@ -183,12 +183,12 @@ pub(crate) struct LinkStreams {
     key: Secret,
     requests: Arc<Requests>,
     contexts: Arc<Contexts>,
-    calls: HashMap<(u32, Purpose), Caller>,
+    calls: HashMap<(u32, StreamId), Connector>,
     /// The streams that exist or existed, by their context.
-    established: HashMap<u64, HashSet<(u32, Purpose)>>,
-    talks: Talks,
+    established: HashMap<u64, HashSet<(u32, StreamId)>>,
+    negotiations: Negotiations,
     /// The texts already logged about routes that do not carry.
-    detours: HashSet<String>,
+    unchosen_routes: HashSet<String>,
 }
 
 impl LinkStreams {
@@ -205,88 +205,95 @@ impl LinkStreams {
             contexts,
             calls: HashMap::new(),
             established: HashMap::new(),
-            talks: Talks::default(),
-            detours: HashSet::new(),
+            negotiations: Negotiations::default(),
+            unchosen_routes: HashSet::new(),
         }
     }
 
     /// Whether to accept a peer's call.
-    pub(crate) fn admits(&self, from: u32, purpose: Purpose) -> bool {
-        let id = (from, purpose);
+    pub(crate) fn admits(&self, from: u32, stream_id: StreamId) -> bool {
+        let id = (from, stream_id);
         let calls_itself = self.rank > from && self.calls.contains_key(&id);
         !calls_itself && !self.is_established(id)
     }
 
-    fn is_established(&self, id: (u32, Purpose)) -> bool {
+    fn is_established(&self, id: (u32, StreamId)) -> bool {
         let streams = self.established.get(&id.1.context);
         streams.is_some_and(|streams| streams.contains(&id))
     }
 
     /// Takes the stream of an accepted call.
-    pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Stream) {
-        self.calls.remove(&(peer, purpose));
-        self.finish_call(peer, purpose, Ok((stream, End::Called)));
+    pub(crate) fn accept_call(&mut self, peer: u32, stream_id: StreamId, stream: Stream) {
+        self.calls.remove(&(peer, stream_id));
+        self.finish_call(peer, stream_id, Ok((stream, StreamEnd::Listener)));
     }
 
-    /// Makes new calls and advances all calls and talks, without blocking.
+    /// Makes new calls and advances all calls and negotiations, without blocking.
     pub(crate) fn serve(&mut self, now: Instant) {
         self.requests.bell.silence();
         let requests = std::mem::take(&mut *self.requests.calls.lock());
-        for (peer, purpose, caller) in requests {
-            if !self.is_established((peer, purpose)) {
-                self.calls.entry((peer, purpose)).or_insert(caller);
+        for (peer, stream_id, connector) in requests {
+            if !self.is_established((peer, stream_id)) {
+                self.calls.entry((peer, stream_id)).or_insert(connector);
             }
         }
-        let (mut done, mut detours) = (Vec::new(), Vec::new());
+        let (mut done, mut unchosen_routes) = (Vec::new(), Vec::new());
         let (key, contexts) = (&self.key, &self.contexts);
-        self.calls.retain(|&(peer, purpose), caller| {
-            if contexts.is_over(purpose.context) {
+        self.calls.retain(|&(peer, stream_id), connector| {
+            if contexts.is_over(stream_id.context) {
                 return false;
             }
-            let outcome = caller.step(key, now);
+            let outcome = connector.step(key, now);
             let goes_on = outcome.is_none();
-            done.extend(outcome.map(|outcome| (peer, purpose, outcome)));
-            detours.extend(caller.detour());
+            done.extend(outcome.map(|outcome| (peer, stream_id, outcome)));
+            unchosen_routes.extend(connector.unchosen_route());
             goes_on
         });
         let silent = self.calls.iter();
-        let silent = silent.filter_map(|(&(peer, _), caller)| Some((peer, caller.silence(now)?)));
+        let silent =
+            silent.filter_map(|(&(peer, _), connector)| Some((peer, connector.silence(now)?)));
         *self.requests.silences.lock() = silent.collect();
-        for detour in detours {
+        for unchosen_route in unchosen_routes {
             // Logged once for all streams to the peer.
-            if !self.detours.contains(&detour) {
-                spark_ccl_log::remark(&format!("rank {}: {detour}", self.rank));
-                self.detours.insert(detour);
+            if !self.unchosen_routes.contains(&unchosen_route) {
+                spark_ccl_log::remark(&format!("rank {}: {unchosen_route}", self.rank));
+                self.unchosen_routes.insert(unchosen_route);
             }
         }
-        for (peer, purpose, outcome) in done {
-            let stream = outcome.map(|entered| (entered.into_stream(), End::Caller));
-            self.finish_call(peer, purpose, stream);
+        for (peer, stream_id, outcome) in done {
+            let stream = outcome.map(|entered| (entered.into_stream(), StreamEnd::Connector));
+            self.finish_call(peer, stream_id, stream);
         }
         let early = std::mem::take(&mut *self.requests.early.lock());
         for delivery in early {
             self.deliver(delivery);
         }
-        self.talks.go_on(|context| self.contexts.is_over(context));
+        self.negotiations
+            .go_on(|context| self.contexts.is_over(context));
         self.established
             .retain(|&context, _| !self.contexts.is_over(context));
     }
 
     fn deliver(&mut self, delivery: Delivery) {
-        let (peer, context) = (delivery.peer, delivery.purpose.context);
-        if let Some(talk) = self.contexts.deliver(delivery) {
-            self.talks.begin(peer, context, talk);
+        let (peer, context) = (delivery.peer, delivery.stream_id.context);
+        if let Some(negotiation) = self.contexts.deliver(delivery) {
+            self.negotiations.begin(peer, context, negotiation);
         }
     }
 
-    fn finish_call(&mut self, peer: u32, purpose: Purpose, stream: Result<(Stream, End), Error>) {
+    fn finish_call(
+        &mut self,
+        peer: u32,
+        stream_id: StreamId,
+        stream: Result<(Stream, StreamEnd), Error>,
+    ) {
         if stream.is_ok() {
-            let streams = self.established.entry(purpose.context).or_default();
-            streams.insert((peer, purpose));
+            let streams = self.established.entry(stream_id.context).or_default();
+            streams.insert((peer, stream_id));
         }
         self.deliver(Delivery {
             peer,
-            purpose,
+            stream_id,
             stream,
         });
     }
@@ -294,15 +301,15 @@ impl LinkStreams {
     /// Adds the descriptors that wake [`serve`](Self::serve).
     pub(crate) fn watch<'a>(&'a self, now: Instant, fds: &mut Vec<PollFd<'a>>) {
         let calls = self.calls.values();
-        calls.for_each(|caller| caller.watch(now, fds));
-        self.talks.watch(fds);
+        calls.for_each(|connector| connector.watch(now, fds));
+        self.negotiations.watch(fds);
     }
 
     /// When [`serve`](Self::serve) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
         let calls = self.calls.values();
-        let calls = calls.filter_map(|caller| caller.next_wake(now));
-        let any_to_retry = self.talks.any_to_retry();
+        let calls = calls.filter_map(|connector| connector.next_wake(now));
+        let any_to_retry = self.negotiations.any_to_retry();
         calls.chain(any_to_retry.then(|| now + RETRY_PAUSE)).min()
     }
 }
@@ -315,12 +322,12 @@ mod tests {
     use spark_ccl_fork::Unshared;
 
     use super::*;
-    use crate::Kind;
+    use crate::StreamKind;
 
-    fn purpose(context: u64) -> Purpose {
-        Purpose {
+    fn stream_id(context: u64) -> StreamId {
+        StreamId {
             context,
-            kind: Kind::Tcp,
+            kind: StreamKind::Tcp,
             number: 0,
         }
     }
@@ -357,13 +364,13 @@ mod tests {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             streams.accept_call(
                 1,
-                purpose(context),
+                stream_id(context),
                 Unshared::new(Socket::from(stream)).into(),
             );
         }
         contexts.dismiss(1);
         streams.serve(Instant::now());
         assert_eq!(streams.established.keys().collect::<Vec<_>>(), [&2]);
-        assert!(!streams.admits(1, purpose(2)));
+        assert!(!streams.admits(1, stream_id(2)));
     }
 }

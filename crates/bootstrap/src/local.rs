@@ -9,13 +9,13 @@ use spark_ccl_log::Mutex;
 use spark_ccl_seal::Stream;
 
 use crate::host::{self, HostId};
-use crate::link_streams::{Contexts, Delivery, End};
-use crate::negotiation::{RETRY_PAUSE, Talks};
+use crate::link_streams::{Contexts, Delivery, StreamEnd};
+use crate::negotiation::{Negotiations, RETRY_PAUSE};
 use crate::secret::random;
-use crate::stream_table::Mailbox;
-use crate::{Error, PeerInfo, Purpose, Via, hello_check, net};
+use crate::stream_table::StreamTable;
+use crate::{Error, PeerInfo, StreamId, Via, hello_check, net};
 
-/// The most retries, in one call, of talks that the system holds up.
+/// The most retries, in one call, of negotiations that the system holds up.
 const MAX_ROUNDS: u32 = 2000;
 
 /// A rank of a world within this process. Dropping it during initialisation fails the
@@ -28,21 +28,21 @@ pub(crate) struct LocalRank {
 
 #[derive(Debug)]
 struct LocalWorld {
-    mailboxes: Vec<Arc<Mailbox>>,
+    stream_tables: Vec<Arc<StreamTable>>,
     contexts: Vec<Arc<Contexts>>,
-    /// The streams of links that exist or existed, as lower rank, higher rank, purpose.
-    established: Mutex<HashSet<(u32, u32, Purpose)>>,
-    /// The talks in progress, by rank. A thread that begins one advances them all.
-    talks: Mutex<Vec<Talks>>,
+    /// The streams of links that exist or existed, as lower rank, higher rank, id.
+    established: Mutex<HashSet<(u32, u32, StreamId)>>,
+    /// The negotiations in progress, by rank. A thread that begins one advances them all.
+    negotiations: Mutex<Vec<Negotiations>>,
     state: Mutex<State>,
 }
 
-/// The outcome of one attempt to advance all talks.
+/// The outcome of one attempt to advance all negotiations.
 enum Advance {
     Progressed,
     /// Some can continue in a moment.
     Held,
-    /// None can, until another rank attends.
+    /// None can, until another rank handles streams.
     Nothing,
 }
 
@@ -73,10 +73,10 @@ impl LocalRank {
             })
             .collect();
         let world = Arc::new(LocalWorld {
-            mailboxes: (0..size).map(|_| Arc::default()).collect(),
+            stream_tables: (0..size).map(|_| Arc::default()).collect(),
             contexts: (0..size).map(|_| Arc::default()).collect(),
             established: Mutex::default(),
-            talks: Mutex::new((0..size).map(|_| Talks::default()).collect()),
+            negotiations: Mutex::new((0..size).map(|_| Negotiations::default()).collect()),
             state: Mutex::new(State {
                 reports: vec![None; size as usize],
                 departed: BTreeSet::new(),
@@ -92,8 +92,8 @@ impl LocalRank {
         Ok((random()?, peers, local_ranks))
     }
 
-    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.world.mailboxes[self.rank as usize]
+    pub(crate) fn stream_table(&self) -> &Arc<StreamTable> {
+        &self.world.stream_tables[self.rank as usize]
     }
 
     pub(crate) fn contexts(&self) -> &Arc<Contexts> {
@@ -101,18 +101,18 @@ impl LocalRank {
     }
 
     /// Makes a link's stream and delivers both of its ends, unless it exists already.
-    pub(crate) fn reach(&self, peer: u32, purpose: Purpose, ways: &[Via]) -> Result<(), Error> {
+    pub(crate) fn reach(&self, peer: u32, stream_id: StreamId, ways: &[Via]) -> Result<(), Error> {
         let (low, high) = (self.rank.min(peer), self.rank.max(peer));
         let mut established = self.world.established.lock();
-        if established.contains(&(low, high, purpose)) {
+        if established.contains(&(low, high, stream_id)) {
             return Ok(());
         }
         let (near, far) = pair(ways.first().copied().unwrap_or(Via::Unix))?;
-        established.insert((low, high, purpose));
+        established.insert((low, high, stream_id));
         drop(established);
         let ends = [
-            (self.rank, peer, near, End::Caller),
-            (peer, self.rank, far, End::Called),
+            (self.rank, peer, near, StreamEnd::Connector),
+            (peer, self.rank, far, StreamEnd::Listener),
         ];
         for (own, peer, stream, end) in ends {
             let stream = Ok((stream, end));
@@ -120,21 +120,21 @@ impl LocalRank {
                 own,
                 Delivery {
                     peer,
-                    purpose,
+                    stream_id,
                     stream,
                 },
             );
         }
-        self.talk();
+        self.negotiation();
         Ok(())
     }
 
-    /// Delivers streams that arrived before this rank attended to their context.
+    /// Delivers streams that arrived before this rank had a handler for their context.
     pub(crate) fn deliver(&self, early: Vec<Delivery>) {
         for delivery in early {
             self.world.deliver(self.rank, delivery);
         }
-        self.talk();
+        self.negotiation();
     }
 
     /// Forgets the streams of a context that is over for both of their ranks.
@@ -143,16 +143,16 @@ impl LocalRank {
         self.world
             .established
             .lock()
-            .retain(|&(low, high, purpose)| {
-                purpose.context != context || !is_over(low) || !is_over(high)
+            .retain(|&(low, high, stream_id)| {
+                stream_id.context != context || !is_over(low) || !is_over(high)
             });
-        self.talk();
+        self.negotiation();
     }
 
-    /// Advances all talks as far as possible.
-    fn talk(&self) {
+    /// Advances all negotiations as far as possible.
+    fn negotiation(&self) {
         for _ in 0..MAX_ROUNDS {
-            match self.world.advance_talks() {
+            match self.world.advance_negotiations() {
                 Advance::Progressed => {}
                 Advance::Held => std::thread::sleep(RETRY_PAUSE),
                 Advance::Nothing => return,
@@ -163,14 +163,14 @@ impl LocalRank {
     pub(crate) fn connect(
         &self,
         peer: &PeerInfo,
-        purpose: Purpose,
+        stream_id: StreamId,
         via: Via,
     ) -> Result<Stream, Error> {
         if self.world.state.lock().departed.contains(&peer.rank) {
             return Err(Error::Lost(format!("{peer} has ended")));
         }
         let (near, far) = pair(via)?;
-        self.world.mailboxes[peer.rank as usize].file(self.rank, purpose, far);
+        self.world.stream_tables[peer.rank as usize].file(self.rank, stream_id, far);
         Ok(near)
     }
 
@@ -232,25 +232,28 @@ fn pair(via: Via) -> Result<(Stream, Stream), Error> {
 impl LocalWorld {
     fn deliver(&self, rank: u32, delivery: Delivery) {
         let (rank, peer) = (rank as usize, delivery.peer);
-        let context = delivery.purpose.context;
-        if let Some(talk) = self.contexts[rank].deliver(delivery) {
-            self.talks.lock()[rank].begin(peer, context, talk);
+        let context = delivery.stream_id.context;
+        if let Some(negotiation) = self.contexts[rank].deliver(delivery) {
+            self.negotiations.lock()[rank].begin(peer, context, negotiation);
         }
     }
 
-    fn advance_talks(&self) -> Advance {
-        let mut talks = self.talks.lock();
+    fn advance_negotiations(&self) -> Advance {
+        let mut negotiations = self.negotiations.lock();
         let mut progressed = false;
-        for (talks, contexts) in talks.iter_mut().zip(&self.contexts) {
-            progressed |= talks.go_on(|context| contexts.is_over(context));
+        for (negotiations, contexts) in negotiations.iter_mut().zip(&self.contexts) {
+            progressed |= negotiations.go_on(|context| contexts.is_over(context));
         }
         // The kernel may take a while to deliver what a TCP connection's other end wrote.
         let is_on_its_way =
-            |(peer, context): (u32, u64)| self.contexts[peer as usize].is_attended(context);
+            |(peer, context): (u32, u64)| self.contexts[peer as usize].is_handled(context);
         if progressed {
             Advance::Progressed
-        } else if talks.iter().any(Talks::any_to_retry)
-            || talks.iter().flat_map(Talks::reading).any(is_on_its_way)
+        } else if negotiations.iter().any(Negotiations::any_to_retry)
+            || negotiations
+                .iter()
+                .flat_map(Negotiations::reading)
+                .any(is_on_its_way)
         {
             Advance::Held
         } else {
@@ -262,8 +265,8 @@ impl LocalWorld {
     /// returned.
     fn conclude(&self, state: &mut State, outcome: Result<(), Error>) -> Result<(), Error> {
         let outcome = state.outcome.get_or_insert(outcome).clone();
-        for mailbox in &self.mailboxes {
-            mailbox.conclude(outcome.clone());
+        for stream_table in &self.stream_tables {
+            stream_table.conclude(outcome.clone());
         }
         outcome
     }
@@ -279,8 +282,8 @@ impl Drop for LocalRank {
         );
         // Has no effect once the initialisation is over.
         let _ = self.world.conclude(&mut state, Err(Error::Lost(text)));
-        for mailbox in &self.world.mailboxes {
-            mailbox.depart(self.rank);
+        for stream_table in &self.world.stream_tables {
+            stream_table.depart(self.rank);
         }
     }
 }
@@ -288,18 +291,18 @@ impl Drop for LocalRank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Kind;
+    use crate::StreamKind;
 
     #[test]
     fn streams_are_forgotten_when_their_context_is_over_for_both_ranks() {
         let (_, _, ranks) = LocalRank::all(2).unwrap();
         for context in [1, 2] {
-            let purpose = Purpose {
+            let stream_id = StreamId {
                 context,
-                kind: Kind::Tcp,
+                kind: StreamKind::Tcp,
                 number: 0,
             };
-            ranks[0].reach(1, purpose, &[Via::Unix]).unwrap();
+            ranks[0].reach(1, stream_id, &[Via::Unix]).unwrap();
         }
         let count = || ranks[0].world.established.lock().len();
         for (rank, left) in [(0, 2), (1, 1)] {

@@ -13,9 +13,9 @@ use spark_ccl_seal::Sealer;
 
 use crate::frame::{FrameReader, ReadError};
 use crate::hello::Hello;
-use crate::init_result::{MAX_REPORT, Report};
+use crate::init_result::{InitReport, MAX_REPORT};
 use crate::net;
-use crate::sealed_frame::Parcel;
+use crate::sealed_frame::FrameToSeal;
 use crate::wire::FrameKind;
 use crate::wiring::Survey;
 
@@ -37,7 +37,7 @@ pub(crate) struct Member {
 
 /// An event of a member.
 pub(crate) enum News {
-    Report { time_left: Duration, failed: bool },
+    InitReport { time_left: Duration, failed: bool },
     Survey { time_left: Duration },
     Gone,
 }
@@ -76,8 +76,8 @@ impl Member {
     }
 
     /// Sends as much as fits now; the rest follows in [`Member::serve`].
-    pub(crate) fn send(&mut self, parcel: &Parcel) {
-        self.outbox.extend(parcel.seal(&mut self.sealer));
+    pub(crate) fn send(&mut self, frame_to_seal: &FrameToSeal) {
+        self.outbox.extend(frame_to_seal.seal(&mut self.sealer));
         self.flush();
     }
 
@@ -98,11 +98,11 @@ impl Member {
         match self.reader.poll(&self.stream, MAX_REPORT) {
             Ok(None) => None,
             Ok(Some((FrameKind::Report, body))) if self.report.is_none() => {
-                match Report::decode(&body) {
+                match InitReport::decode(&body) {
                     Ok(report) => {
                         let failed = report.result.is_err();
                         self.report = Some(report.result);
-                        Some(News::Report {
+                        Some(News::InitReport {
                             time_left: report.time_left,
                             failed,
                         })
@@ -121,9 +121,9 @@ impl Member {
                 }
             }
             Err(ReadError::Changed(error)) => {
-                // It still receives, and so gets the verdict.
+                // It still receives, and so gets the result.
                 self.report = Some(Err(error.to_string()));
-                Some(News::Report {
+                Some(News::InitReport {
                     time_left: Duration::MAX,
                     failed: true,
                 })

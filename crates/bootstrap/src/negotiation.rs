@@ -1,4 +1,4 @@
-//! Talks: negotiations between a stream's two ends before the link is ready.
+//! Negotiations: negotiations between a stream's two ends before the link is ready.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use socket2::Socket;
 use crate::net;
 
 /// One end of the negotiation over a stream.
-pub trait Talk: Send {
+pub trait Negotiation: Send {
     /// The stream.
     fn stream(&self) -> &Socket;
 
     /// Advances as far as possible without blocking.
-    fn go_on(&mut self) -> Turn;
+    fn go_on(&mut self) -> NegotiationTurn;
 }
 
-/// When to advance a talk next.
+/// When to advance a negotiation next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum NegotiationTurn {
     /// Never: it is over.
     Over,
     /// When the stream is readable, or has ended.
@@ -27,71 +27,75 @@ pub enum Turn {
     Later,
 }
 
-/// The pause before retrying a talk that the system holds up.
+/// The pause before retrying a negotiation that the system holds up.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
-/// The talks that are not over.
+/// The negotiations that are not over.
 #[derive(Default)]
-pub(crate) struct Talks(Vec<Begun>);
+pub(crate) struct Negotiations(Vec<Begun>);
 
 struct Begun {
     peer: u32,
     context: u64,
-    talk: Box<dyn Talk>,
-    turn: Turn,
+    negotiation: Box<dyn Negotiation>,
+    turn: NegotiationTurn,
 }
 
-impl Talks {
-    pub(crate) fn begin(&mut self, peer: u32, context: u64, talk: Box<dyn Talk>) {
+impl Negotiations {
+    pub(crate) fn begin(&mut self, peer: u32, context: u64, negotiation: Box<dyn Negotiation>) {
         self.0.push(Begun {
             peer,
             context,
-            talk,
-            turn: Turn::Later,
+            negotiation,
+            turn: NegotiationTurn::Later,
         });
     }
 
-    /// Advances all talks that can be, and drops those of ended contexts. Returns whether any has
-    /// progressed.
+    /// Advances all negotiations that can be, and drops those of ended contexts. Returns whether
+    /// any has progressed.
     pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
         let mut progressed = false;
         self.0.retain_mut(|begun| {
             if is_over(begun.context) {
                 return false;
             }
-            if begun.turn == Turn::Later || is_readable(begun.talk.stream()) {
-                begun.turn = begun.talk.go_on();
-                progressed |= begun.turn != Turn::Later;
+            if begun.turn == NegotiationTurn::Later || is_readable(begun.negotiation.stream()) {
+                begun.turn = begun.negotiation.go_on();
+                progressed |= begun.turn != NegotiationTurn::Later;
             }
-            begun.turn != Turn::Over
+            begun.turn != NegotiationTurn::Over
         });
         progressed
     }
 
-    /// Whether any talk waits for its retry.
+    /// Whether any negotiation waits for its retry.
     pub(crate) fn any_to_retry(&self) -> bool {
-        self.0.iter().any(|begun| begun.turn == Turn::Later)
+        self.0
+            .iter()
+            .any(|begun| begun.turn == NegotiationTurn::Later)
     }
 
-    /// The peer and context of each talk that waits for its stream to be readable.
+    /// The peer and context of each negotiation that waits for its stream to be readable.
     pub(crate) fn reading(&self) -> impl Iterator<Item = (u32, u64)> {
         self.to_read().map(|begun| (begun.peer, begun.context))
     }
 
     /// Adds the descriptors that wake [`go_on`](Self::go_on).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let streams = self.to_read().map(|begun| begun.talk.stream());
+        let streams = self.to_read().map(|begun| begun.negotiation.stream());
         fds.extend(streams.map(|stream| PollFd::new(stream, PollFlags::IN)));
     }
 
     fn to_read(&self) -> impl Iterator<Item = &Begun> {
-        self.0.iter().filter(|begun| begun.turn == Turn::Reading)
+        self.0
+            .iter()
+            .filter(|begun| begun.turn == NegotiationTurn::Reading)
     }
 }
 
-impl std::fmt::Debug for Talks {
+impl std::fmt::Debug for Negotiations {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Talks").finish_non_exhaustive()
+        f.debug_struct("Negotiations").finish_non_exhaustive()
     }
 }
 

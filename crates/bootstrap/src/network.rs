@@ -12,12 +12,12 @@ use spark_ccl_seal::Sealer;
 
 use crate::address::Address;
 use crate::dial::Route;
-use crate::init_result::Report;
+use crate::init_result::InitReport;
 use crate::link_streams::Requests;
 use crate::relay::Draining;
 use crate::routes::routes;
 use crate::stop::Stop;
-use crate::stream_table::Mailbox;
+use crate::stream_table::StreamTable;
 use crate::wire::FrameKind;
 use crate::wiring::Survey;
 use crate::{Endpoint, Error, PeerInfo, Secret, Via, net, sealed_frame};
@@ -91,7 +91,7 @@ impl Network {
     }
 
     /// Tells the rendezvous which ranks this one reached. Ignores errors: if the rendezvous is
-    /// gone, the mailbox hears of it.
+    /// gone, the stream table hears of it.
     pub(crate) fn tell(&self, survey: &Survey, deadline: Instant) {
         if let Some((stream, sealer)) = &mut *self.rendezvous.lock() {
             let survey = sealed_frame::sealed(sealer, FrameKind::Survey, survey.encode());
@@ -103,21 +103,21 @@ impl Network {
     pub(crate) fn report(
         &self,
         result: Result<(), String>,
-        mailbox: &Mailbox,
+        stream_table: &StreamTable,
         deadline: Instant,
     ) -> Result<(), Error> {
         let Some((stream, mut sealer)) = self.rendezvous.lock().take() else {
             return Err(Error::Argument("a session is sealed only once".to_owned()));
         };
         let time_left = deadline.saturating_duration_since(Instant::now());
-        let report = Report { result, time_left }.encode();
+        let report = InitReport { result, time_left }.encode();
         let report = sealed_frame::sealed(&mut sealer, FrameKind::Report, report);
         match net::write_all(&stream, &report, deadline) {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
                 "the rendezvous does not take this rank's report".to_owned(),
             )),
-            // The rendezvous is gone. If it sent a verdict, the mailbox has or soon gets it.
-            Err(_) if mailbox.outcome(deadline).is_some() => Ok(()),
+            // The rendezvous is gone. If it sent a result, the stream table has or soon gets it.
+            Err(_) if stream_table.outcome(deadline).is_some() => Ok(()),
             Err(error) => Err(Error::os("report to the rendezvous", &error)),
             Ok(()) => Ok(()),
         }

@@ -36,7 +36,7 @@ pub struct Options {
     pub note: String,
     /// The setting that says where the ranks meet, such as `MASTER_ADDR=spark-1`, for messages
     /// only. Empty if a unique id says it.
-    pub meeting: String,
+    pub rendezvous_setting: String,
     /// Why the other ranks may not find rank 0 there; empty if they should.
     pub doubt: String,
     /// Ends the way to the other ranks before they are connected.
@@ -56,7 +56,7 @@ impl Default for Options {
             host: crate::host::name(),
             rdma_ports: 0,
             note: String::new(),
-            meeting: String::new(),
+            rendezvous_setting: String::new(),
             doubt: String::new(),
             cancel: Cancel::new(),
         }
@@ -85,7 +85,7 @@ impl Options {
     /// The same options, for a meeting at the host that `setting` names. `found` has the addresses
     /// of that host, as resolved here. Rank 0 doubts an address that its host does not have.
     #[must_use]
-    pub fn meeting_at(
+    pub fn rendezvous_at(
         self,
         setting: &str,
         found: &io::Result<Vec<SocketAddr>>,
@@ -109,7 +109,7 @@ impl Options {
             )
         });
         Options {
-            meeting: setting.to_owned(),
+            rendezvous_setting: setting.to_owned(),
             doubt: doubt.unwrap_or_default(),
             ..self
         }
@@ -145,8 +145,8 @@ mod tests {
             let found = found.map(|address| vec![address.parse().unwrap()]);
             let options = options
                 .clone()
-                .meeting_at("MASTER_ADDR=there", &found, rank);
-            assert_eq!(options.meeting, "MASTER_ADDR=there");
+                .rendezvous_at("MASTER_ADDR=there", &found, rank);
+            assert_eq!(options.rendezvous_setting, "MASTER_ADDR=there");
             options.doubt
         };
         let elsewhere = doubt(Ok("192.0.2.1:5"), 0);

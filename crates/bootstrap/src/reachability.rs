@@ -7,7 +7,7 @@ use crate::address::{Address, needs_scope};
 use crate::hello::Endpoint;
 
 /// The facts about a world that are known before one of its ranks is called.
-pub(crate) struct Prospect<'a> {
+pub(crate) struct Reachability<'a> {
     pub(crate) own: &'a [Address],
     /// The addresses of the called rank.
     pub(crate) peer: &'a [Endpoint],
@@ -18,9 +18,9 @@ pub(crate) struct Prospect<'a> {
     pub(crate) source_to: &'a dyn Fn(SocketAddr) -> Option<IpAddr>,
 }
 
-impl Prospect<'_> {
+impl Reachability<'_> {
     /// Whether, by these facts, the peer is out of reach, while other ranks are not.
-    pub(crate) fn is_poor(&self) -> bool {
+    pub(crate) fn is_unlikely(&self) -> bool {
         let has_neighbour = self.own.iter().any(|one| self.is_shared(one));
         has_neighbour && !self.peer.iter().any(|target| self.may_reach(target))
     }
@@ -75,16 +75,16 @@ mod tests {
         }
     }
 
-    /// Whether the prospect is poor where the kernel would send from this address.
-    fn is_poor(own: &[Address], peer: &[Endpoint], others: &[Endpoint], source: &str) -> bool {
+    /// Whether it is unlikely where the kernel would send from this address.
+    fn is_unlikely(own: &[Address], peer: &[Endpoint], others: &[Endpoint], source: &str) -> bool {
         let source_to = |_| source.parse().ok();
-        let prospect = Prospect {
+        let reachability = Reachability {
             own,
             peer,
             others,
             source_to: &source_to,
         };
-        prospect.is_poor()
+        reachability.is_unlikely()
     }
 
     /// A host of a ring of four, with the addresses of the opposite host and of the neighbours.
@@ -114,40 +114,45 @@ mod tests {
     #[test]
     fn the_opposite_host_of_a_ring_is_out_of_reach() {
         let (own, peer, others) = ring();
-        assert!(is_poor(&own, &peer, &others, ""));
+        assert!(is_unlikely(&own, &peer, &others, ""));
         // Through a gateway of the LAN, which is excluded.
-        assert!(is_poor(&own, &peer, &others, "192.168.1.7"));
+        assert!(is_unlikely(&own, &peer, &others, "192.168.1.7"));
         // Without link-local addresses.
-        assert!(is_poor(&own[..2], &peer[..2], &others, ""));
+        assert!(is_unlikely(&own[..2], &peer[..2], &others, ""));
     }
 
     #[test]
-    fn a_route_is_a_prospect() {
+    fn a_route_is_a_reachability() {
         let (own, peer, others) = ring();
-        assert!(!is_poor(&own, &peer, &others, "10.0.4.2"));
+        assert!(!is_unlikely(&own, &peer, &others, "10.0.4.2"));
     }
 
     /// The interface's other end may be anywhere.
     #[test]
-    fn an_interface_in_no_known_network_is_a_prospect() {
+    fn an_interface_in_no_known_network_is_a_reachability() {
         let (mut own_all, peer, others) = ring();
         own_all[3] = own("fe80::2/64", 4);
-        assert!(!is_poor(&own_all, &peer, &others, ""));
+        assert!(!is_unlikely(&own_all, &peer, &others, ""));
         let (own, mut peer, others) = ring();
         peer[3] = there("fe80::6", 4);
-        assert!(!is_poor(&own, &peer, &others, ""));
+        assert!(!is_unlikely(&own, &peer, &others, ""));
     }
 
     #[test]
     fn a_rank_that_shares_no_subnet_waits() {
         let (_, peer, others) = ring();
         let own = [own("10.9.0.1/24", 2), own("127.0.0.1/8", 1)];
-        assert!(!is_poor(&own, &peer, &others, ""));
+        assert!(!is_unlikely(&own, &peer, &others, ""));
         // Containers' networks have the same addresses on every host.
         let bridge = own_bridge();
-        assert!(!is_poor(&[bridge], &peer, &[there("172.17.0.1", 9)], ""));
+        assert!(!is_unlikely(
+            &[bridge],
+            &peer,
+            &[there("172.17.0.1", 9)],
+            ""
+        ));
         let (own, peer, _) = ring();
-        assert!(!is_poor(&own, &peer, &[], ""));
+        assert!(!is_unlikely(&own, &peer, &[], ""));
     }
 
     fn own_bridge() -> Address {

@@ -1,5 +1,5 @@
 //! A world's rendezvous, in three stages. The ranks gather; the ranks report whether their links
-//! are up; all ranks get the verdict.
+//! are up; all ranks get the result.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -11,11 +11,11 @@ use rustix::event::PollFd;
 
 use crate::hello::{Hello, Table};
 use crate::incoming::Refused;
-use crate::init_result::{Verdict, VerdictKind};
+use crate::init_result::{InitFailure, InitFailureKind};
 use crate::member::{Member, News};
 use crate::net::deadline_in;
 use crate::reminder::{Pace, left};
-use crate::sealed_frame::Parcel;
+use crate::sealed_frame::FrameToSeal;
 use crate::secret::random;
 use crate::stop::Stop;
 use crate::wire::FrameKind;
@@ -25,13 +25,13 @@ use crate::{Error, Options, PeerInfo, hello_check};
 /// How long the rendezvous waits after it has found a problem, so that its error can name all ranks
 /// concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
-/// How long the verdict may take to reach all ranks.
+/// How long the result may take to reach all ranks.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The verdict must reach a rank before the rank gives up. So it is sent this much earlier, or by a
+/// The result must reach a rank before the rank gives up. So it is sent this much earlier, or by a
 /// tenth of the rank's remaining time if that is less.
 const MARGIN: Duration = Duration::from_millis(500);
 
-pub(crate) struct Service {
+pub(crate) struct RendezvousService {
     /// Whether further ranks may join.
     is_open: bool,
     stop: Arc<Stop>,
@@ -61,19 +61,19 @@ enum Stage {
     Gathering,
     Sealing,
     /// All ranks, including late ones, get this.
-    Ending(Parcel),
+    Ending(FrameToSeal),
 }
 
-impl Service {
+impl RendezvousService {
     pub(crate) fn new(stop: Arc<Stop>, options: &Options) -> Result<Self, Error> {
         let timeout = options.init_timeout;
-        Ok(Service {
+        Ok(RendezvousService {
             is_open: true,
             stop,
             nonce: random()?,
             started: Instant::now(),
             timeout,
-            place: options.meeting.clone(),
+            place: options.rendezvous_setting.clone(),
             doubt: options.doubt.clone(),
             pace: None,
             members: Vec::new(),
@@ -100,7 +100,8 @@ impl Service {
         self.is_open
     }
 
-    /// Adds the descriptors that wake [`Service::serve`]. Returns the members that they belong to.
+    /// Adds the descriptors that wake [`RendezvousService::serve`]. Returns the members that they
+    /// belong to.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) -> Vec<usize> {
         let open = (0..self.members.len()).filter(|&index| self.members[index].is_open());
         let open: Vec<usize> = open.collect();
@@ -108,7 +109,7 @@ impl Service {
         open
     }
 
-    /// When [`Service::serve`] is due even if no descriptor is ready.
+    /// When [`RendezvousService::serve`] is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let reminder = self.pace.as_ref().map(Pace::next);
         [self.deadline, self.fails_at, reminder]
@@ -192,7 +193,7 @@ impl Service {
         self.members.push(member);
     }
 
-    /// Moves the deadline forward so that a rank with this much time left still gets the verdict.
+    /// Moves the deadline forward so that a rank with this much time left still gets the result.
     fn tighten_deadline(&mut self, now: Instant, time_left: Duration) {
         let answer = now.checked_add(time_left.saturating_sub(MARGIN.min(time_left / 10)));
         self.deadline = [self.deadline, answer].into_iter().flatten().min();
@@ -203,7 +204,7 @@ impl Service {
             return;
         };
         match (&self.stage, news) {
-            (Stage::Sealing, News::Report { time_left, failed }) => {
+            (Stage::Sealing, News::InitReport { time_left, failed }) => {
                 if failed {
                     self.fails_at.get_or_insert(now + ERROR_GRACE);
                 }
@@ -223,14 +224,14 @@ impl Service {
         match self.stage {
             Stage::Gathering if self.fails_at.is_none() && self.is_complete() => {
                 match hello_check::disagreement(&self.hellos()) {
-                    Some(text) => self.fail(now, VerdictKind::Mismatch, &text),
+                    Some(text) => self.fail(now, InitFailureKind::Mismatch, &text),
                     None => self.hand_out_table(),
                 }
             }
             Stage::Gathering if must_fail || late => self.fail_gathering(now, refused()),
             Stage::Sealing if self.fails_at.is_none() && self.is_sealed() => {
                 spark_ccl_log::info!("all links of {} ranks are up", self.members.len());
-                self.end(now, Parcel::new(FrameKind::Sealed, Vec::new()));
+                self.end(now, FrameToSeal::new(FrameKind::Sealed, Vec::new()));
             }
             Stage::Sealing if must_fail || late => self.fail_sealing(now),
             Stage::Sealing if !self.is_surveyed => self.compare_surveys(now),
@@ -268,7 +269,7 @@ impl Service {
             note: first.map_or_else(String::new, |first| first.hello.note.clone()),
         }
         .encode();
-        let table = Parcel::new(FrameKind::Table, table);
+        let table = FrameToSeal::new(FrameKind::Table, table);
         for member in &mut self.members {
             member.send(&table);
         }
@@ -285,28 +286,28 @@ impl Service {
         let (lost, failed) = self.broken();
         let (kind, text) = match hello_check::disagreement(&hellos) {
             // Nobody has reported yet: a message was changed on the way.
-            _ if !failed.is_empty() => links_verdict(&lost, &failed),
-            Some(text) => (VerdictKind::Mismatch, text),
-            None if !lost.is_empty() => links_verdict(&lost, &failed),
+            _ if !failed.is_empty() => links_init_result(&lost, &failed),
+            Some(text) => (InitFailureKind::Mismatch, text),
+            None if !lost.is_empty() => links_init_result(&lost, &failed),
             None => {
                 let waited = self.waited(now);
                 let text = hello_check::missing(&hellos, waited, &self.explanation(refused));
                 self.gave_up = Some(text.clone());
-                (VerdictKind::Missing, text)
+                (InitFailureKind::Missing, text)
             }
         };
         self.fail(now, kind, &text);
     }
 
     /// The answer to a rank that joins after the rendezvous has given up.
-    fn too_late(&self, why: &str, now: Instant) -> Parcel {
+    fn too_late(&self, why: &str, now: Instant) -> FrameToSeal {
         let age = now.saturating_duration_since(self.started).as_secs();
         let good_for = self.timeout.as_secs_f64();
-        let kind = VerdictKind::Expired;
+        let kind = InitFailureKind::Expired;
         let text = format!(
             "it was made {age} s ago and good for {good_for} s, and this rank is late: {why}"
         );
-        Parcel::new(FrameKind::Failed, Verdict { kind, text }.encode())
+        FrameToSeal::new(FrameKind::Failed, InitFailure { kind, text }.encode())
     }
 
     /// How long the rendezvous waited for the ranks: its own timeout, or less if a rank has a
@@ -330,9 +331,9 @@ impl Service {
         let peers: Vec<&PeerInfo> = self.members.iter().map(|one| &one.hello.peer).collect();
         let wiring = Wiring::of(&surveys);
         if let Some(text) = hello_check::cut(&peers, &surveys, &wiring.parts()) {
-            return self.fail(now, VerdictKind::Links, &text);
+            return self.fail(now, InitFailureKind::Links, &text);
         }
-        let wiring = Parcel::new(FrameKind::Wiring, wiring.encode());
+        let wiring = FrameToSeal::new(FrameKind::Wiring, wiring.encode());
         for member in &mut self.members {
             member.send(&wiring);
         }
@@ -356,7 +357,7 @@ impl Service {
             let peers = silent.map(|member| &member.hello.peer);
             failed.extend(peers.map(|peer| (peer, "its links are not up in time")));
         }
-        let (kind, text) = links_verdict(&lost, &failed);
+        let (kind, text) = links_init_result(&lost, &failed);
         self.fail(now, kind, &text);
     }
 
@@ -375,18 +376,18 @@ impl Service {
         (lost, failed)
     }
 
-    fn fail(&mut self, now: Instant, kind: VerdictKind, text: &str) {
+    fn fail(&mut self, now: Instant, kind: InitFailureKind, text: &str) {
         spark_ccl_log::warn!("{text}");
-        let last = Verdict {
+        let last = InitFailure {
             kind,
             text: text.to_owned(),
         };
-        self.end(now, Parcel::new(FrameKind::Failed, last.encode()));
+        self.end(now, FrameToSeal::new(FrameKind::Failed, last.encode()));
     }
 
-    /// Sends all ranks the verdict. Ranks that join later get it, too, until the deadline.
-    fn end(&mut self, now: Instant, last: Parcel) {
-        // The rank in this process, usually the first, may exit as soon as it has the verdict. So
+    /// Sends all ranks the result. Ranks that join later get it, too, until the deadline.
+    fn end(&mut self, now: Instant, last: FrameToSeal) {
+        // The rank in this process, usually the first, may exit as soon as it has the result. So
         // the others get it first.
         for member in self.members.iter_mut().rev() {
             member.send(&last);
@@ -414,7 +415,7 @@ impl Service {
             Stage::Gathering | Stage::Sealing => {
                 let text = "the process that owns the rendezvous closed it before all ranks were \
                             connected";
-                self.fail(now, VerdictKind::Lost, text);
+                self.fail(now, InitFailureKind::Lost, text);
             }
         }
     }
@@ -431,11 +432,14 @@ impl Service {
     }
 }
 
-fn links_verdict(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> (VerdictKind, String) {
+fn links_init_result(
+    lost: &[&PeerInfo],
+    failed: &[(&PeerInfo, &str)],
+) -> (InitFailureKind, String) {
     let kind = if lost.is_empty() {
-        VerdictKind::Links
+        InitFailureKind::Links
     } else {
-        VerdictKind::Lost
+        InitFailureKind::Lost
     };
     (kind, hello_check::links(lost, failed))
 }

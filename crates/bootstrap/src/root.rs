@@ -9,7 +9,7 @@ use spark_ccl_fork::Process;
 
 use crate::address::Address;
 use crate::listening::listen_on;
-use crate::server::{self, Place, Served};
+use crate::server::{self, ListenAt, Served};
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, UniqueId};
 
@@ -31,7 +31,7 @@ impl Root {
     /// # Errors
     /// There is no address to listen on, or the system refuses the socket or the thread.
     pub fn create(options: &Options) -> Result<Self, Error> {
-        let place = Place::Shared(options.listen_addresses()?);
+        let place = ListenAt::Shared(options.listen_addresses()?);
         Self::serve(place, &Secret::generate()?, options)
     }
 
@@ -41,10 +41,10 @@ impl Root {
         secret: &Secret,
         options: &Options,
     ) -> Result<Self, Error> {
-        Self::serve(Place::Alone(listeners), secret, options)
+        Self::serve(ListenAt::Alone(listeners), secret, options)
     }
 
-    fn serve(place: Place<'_>, secret: &Secret, options: &Options) -> Result<Self, Error> {
+    fn serve(place: ListenAt<'_>, secret: &Secret, options: &Options) -> Result<Self, Error> {
         let Served { addresses, stop } = server::serve(place, secret, options)?;
         let (id, published) = UniqueId::new(secret, &addresses, Some(options.init_timeout));
         if published < addresses.len() {
@@ -92,7 +92,8 @@ impl UniqueId {
 
     /// Like [`UniqueId::create`], for a secret that the ranks already have. The other ranks only
     /// need the id's [`addresses`](UniqueId::addresses), which are not secret, and
-    /// [`UniqueId::meeting`]. Without a secret, the rendezvous listens on loopback addresses only.
+    /// [`UniqueId::of_rendezvous`]. Without a secret, the rendezvous listens on loopback addresses
+    /// only.
     ///
     /// # Errors
     /// Those of [`Root::create`].

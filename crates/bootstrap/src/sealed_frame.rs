@@ -11,15 +11,15 @@ use crate::wire::{FRAME_HEADER, FrameKind, header};
 /// A message to seal for one or several receivers. Its body, possibly the table of a large world,
 /// is hashed once; the tags are over its hash.
 #[derive(Debug, Clone)]
-pub(crate) struct Parcel {
+pub(crate) struct FrameToSeal {
     header: [u8; FRAME_HEADER],
     body: Arc<[u8]>,
     hash: [u8; 32],
 }
 
-impl Parcel {
+impl FrameToSeal {
     pub(crate) fn new(kind: FrameKind, body: Vec<u8>) -> Self {
-        Parcel {
+        FrameToSeal {
             header: header(kind, body.len()),
             hash: hash(&body),
             body: body.into(),
@@ -36,7 +36,7 @@ impl Parcel {
 
 /// A whole sealed frame.
 pub(crate) fn sealed(sealer: &mut Sealer, kind: FrameKind, body: Vec<u8>) -> Vec<u8> {
-    Parcel::new(kind, body).seal(sealer).concat()
+    FrameToSeal::new(kind, body).seal(sealer).concat()
 }
 
 /// Checks a sealed frame's body, and removes its tag.

@@ -2,9 +2,9 @@
 //!
 //! Such a rank knows only the rendezvous' address. So it asks on each of its networks, by a
 //! datagram to all hosts there, at the rendezvous' port number. A rank that has reached the
-//! rendezvous ([`Post`]) answers with a port at which it passes connections on. Datagrams carry a
-//! tag made with the secret, are not routed, and decide nothing but whom to call: the called rank
-//! proves itself like any other, and so does the rendezvous behind it.
+//! rendezvous ([`Responder`]) answers with a port at which it passes connections on. Datagrams
+//! carry a tag made with the secret, are not routed, and decide nothing but whom to call: the
+//! called rank proves itself like any other, and so does the rendezvous behind it.
 
 mod datagram;
 mod responder;
@@ -14,8 +14,8 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use datagram::{Nonce, Note, What};
-pub(crate) use responder::Post;
+use datagram::{Datagram, Nonce, What};
+pub(crate) use responder::Responder;
 use sockets::Sockets;
 
 use crate::address::Address;
@@ -33,14 +33,14 @@ const MOST_FOUND: usize = 32;
 
 /// Lets the ranks of a world recognise each other's datagrams.
 #[derive(Clone, Copy)]
-pub(crate) struct Words {
+pub(crate) struct SearchKey {
     key: Secret,
     world: WorldName,
     /// The port number of the rendezvous, and of all datagrams.
     port: u16,
 }
 
-impl Words {
+impl SearchKey {
     /// For the world whose rendezvous is at these addresses. `None` without a secret: such ranks
     /// share a host.
     pub(crate) fn new(secret: &Secret, targets: &[SocketAddr]) -> Option<Self> {
@@ -56,7 +56,7 @@ impl Words {
 /// Searches for ranks that pass connections on.
 pub(crate) struct Search {
     rank: u32,
-    words: Option<Words>,
+    datagram_key: Option<SearchKey>,
     own: Vec<Address>,
     state: RefCell<State>,
 }
@@ -70,10 +70,10 @@ struct State {
 }
 
 impl Search {
-    pub(crate) fn new(rank: u32, words: Option<Words>, own: &[Address]) -> Self {
+    pub(crate) fn new(rank: u32, datagram_key: Option<SearchKey>, own: &[Address]) -> Self {
         Self {
             rank,
-            words,
+            datagram_key,
             own: own.to_vec(),
             state: RefCell::default(),
         }
@@ -81,22 +81,22 @@ impl Search {
 
     /// Asks on all networks. Returns the routes to the ranks that have answered by now.
     pub(crate) fn ask(&self) -> Vec<Route> {
-        let Some(words) = &self.words else {
+        let Some(datagram_key) = &self.datagram_key else {
             return Vec::new();
         };
         let mut state = self.state.borrow_mut();
         let State { sockets, found } = &mut *state;
-        let sockets = sockets.get_or_insert_with(|| Sockets::open(words.port, &self.own));
+        let sockets = sockets.get_or_insert_with(|| Sockets::open(datagram_key.port, &self.own));
         let Ok(own_nonce): Result<Nonce, _> = random() else {
             return Vec::new();
         };
         // A rank that no longer answers passes nothing on.
         found.clear();
-        let question = Note {
+        let question = Datagram {
             what: What::Question { nonce: own_nonce },
-            world: words.world,
+            world: datagram_key.world,
         };
-        sockets.tell_all(|_| Some(question.encode(&words.key)));
+        sockets.tell_all(|_| Some(question.encode(&datagram_key.key)));
         let until = Instant::now() + ANSWER;
         while Instant::now() < until {
             let mut fds = Vec::new();
@@ -104,7 +104,7 @@ impl Search {
             if net::poll(&mut fds, Some(until)).is_err() {
                 break;
             }
-            let heard = sockets.hear(words);
+            let heard = sockets.hear(datagram_key);
             if heard.is_empty() {
                 continue;
             }
@@ -126,7 +126,12 @@ impl Search {
                 source: None,
                 target,
             }),
-            relays: vec![Intent::Onward { world: words.world }; usize::from(hops)],
+            relays: vec![
+                Intent::Onward {
+                    world: datagram_key.world
+                };
+                usize::from(hops)
+            ],
         });
         routes.collect()
     }

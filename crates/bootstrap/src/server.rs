@@ -15,11 +15,11 @@ use spark_ccl_log::Mutex;
 
 use crate::address::Address;
 use crate::handshake::WorldName;
-use crate::incoming::{Admitted, ListenerRole, Lobby};
+use crate::incoming::{Admitted, Incoming, ListenerRole};
 use crate::keys::{self, Keys};
 use crate::member::Member;
 use crate::net::{self, Bell};
-use crate::rendezvous::Service;
+use crate::rendezvous::RendezvousService;
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, listening};
 
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 static SERVER: PerProcess<Server> = PerProcess::new();
 
 /// Where a rendezvous listens.
-pub(crate) enum Place<'a> {
+pub(crate) enum ListenAt<'a> {
     /// On listeners of its own, which close once its ranks have come.
     Alone(Vec<Socket>),
     /// On free ports of these addresses, shared with others. No other world has its secret.
@@ -45,7 +45,11 @@ pub(crate) struct Served {
 }
 
 /// Serves a world whose ranks hold this secret.
-pub(crate) fn serve(place: Place<'_>, secret: &Secret, options: &Options) -> Result<Served, Error> {
+pub(crate) fn serve(
+    place: ListenAt<'_>,
+    secret: &Secret,
+    options: &Options,
+) -> Result<Served, Error> {
     SERVER.get().serve(place, secret, options)
 }
 
@@ -76,25 +80,25 @@ struct Shared {
 struct New {
     listener: u64,
     /// Its listeners, unless the thread already has them.
-    lobby: Option<Lobby>,
+    incoming: Option<Incoming>,
     world: WorldName,
-    service: Service,
+    service: RendezvousService,
 }
 
 impl Server {
     fn serve(
         &'static self,
-        place: Place<'_>,
+        place: ListenAt<'_>,
         secret: &Secret,
         options: &Options,
     ) -> Result<Served, Error> {
         // Without the lock, since it logs.
         let (shared, listeners) = match place {
-            Place::Alone(listeners) => (None, listeners),
-            Place::Shared(addresses) if self.0.lock().knows(addresses).is_some() => {
+            ListenAt::Alone(listeners) => (None, listeners),
+            ListenAt::Shared(addresses) if self.0.lock().knows(addresses).is_some() => {
                 (Some(addresses), Vec::new())
             }
-            Place::Shared(addresses) => (Some(addresses), listening::listen_on(addresses)?),
+            ListenAt::Shared(addresses) => (Some(addresses), listening::listen_on(addresses)?),
         };
         let mut state = self.0.lock();
         if state.count >= MOST {
@@ -111,19 +115,19 @@ impl Server {
         if let (Some(addresses), None, true) = (shared, &known, listeners.is_empty()) {
             // The shared listeners have closed meanwhile.
             drop(state);
-            return self.serve(Place::Shared(addresses), secret, options);
+            return self.serve(ListenAt::Shared(addresses), secret, options);
         }
         let bell = self.bell(&mut state)?;
         let stop = Arc::new(Stop::ringing(Arc::clone(&bell)));
-        let mut service = Service::new(Arc::clone(&stop), options)?;
+        let mut service = RendezvousService::new(Arc::clone(&stop), options)?;
         let known = known.unwrap_or_else(|| state.add(listeners, shared));
-        let (listener, lobby, addresses, its_keys) = known;
+        let (listener, incoming, addresses, its_keys) = known;
         service.listens_at(&addresses);
         let world = keys::world(secret);
         // Before the key: the thread must find it once a rank has proved that it holds the key.
         state.new.push(New {
             listener,
-            lobby,
+            incoming,
             world,
             service,
         });
@@ -160,12 +164,12 @@ impl State {
         shared.find(|shared| shared.addresses == addresses)
     }
 
-    /// Adds new listeners. Returns their number, lobby, addresses and keys.
+    /// Adds new listeners. Returns their number, incoming connections, addresses and keys.
     fn add(
         &mut self,
         listeners: Vec<Socket>,
         shared: Option<&[Address]>,
-    ) -> (u64, Option<Lobby>, Vec<SocketAddr>, Arc<Keys>) {
+    ) -> (u64, Option<Incoming>, Vec<SocketAddr>, Arc<Keys>) {
         let local = listeners.iter().map(Socket::local_addr);
         let bound = local.filter_map(|address| address.ok()?.as_socket());
         let bound: Vec<SocketAddr> = bound.collect();
@@ -177,8 +181,8 @@ impl State {
             bound: bound.clone(),
             keys: Arc::clone(&keys),
         }));
-        let lobby = Lobby::new(ListenerRole::Rendezvous, Arc::clone(&keys), listeners);
-        (self.last_listener, Some(lobby), bound, keys)
+        let incoming = Incoming::new(ListenerRole::Rendezvous, Arc::clone(&keys), listeners);
+        (self.last_listener, Some(incoming), bound, keys)
     }
 }
 
@@ -186,14 +190,14 @@ impl State {
 struct Worker {
     server: &'static Server,
     bell: Arc<Bell>,
-    lobbies: Vec<(u64, Lobby)>,
+    lobbies: Vec<(u64, Incoming)>,
     rendezvous: Vec<Rendezvous>,
 }
 
 struct Rendezvous {
     listener: u64,
     world: WorldName,
-    service: Service,
+    service: RendezvousService,
     /// Whether its listener still admits ranks.
     is_open: bool,
 }
@@ -212,8 +216,8 @@ impl Worker {
             self.admit(now);
             for (rendezvous, ready) in self.rendezvous.iter_mut().zip(ready) {
                 let mut lobbies = self.lobbies.iter();
-                let lobby = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
-                let refused = || lobby.map(|(_, lobby)| lobby.refused());
+                let incoming = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
+                let refused = || incoming.map(|(_, incoming)| incoming.refused());
                 rendezvous.service.serve(&ready, now, &refused);
             }
             self.close();
@@ -247,8 +251,8 @@ impl Worker {
 
     fn take_new(&mut self, state: &mut State) {
         for new in std::mem::take(&mut state.new) {
-            let lobby = new.lobby.map(|lobby| (new.listener, lobby));
-            self.lobbies.extend(lobby);
+            let incoming = new.incoming.map(|incoming| (new.listener, incoming));
+            self.lobbies.extend(incoming);
             self.rendezvous.push(Rendezvous {
                 listener: new.listener,
                 world: new.world,
@@ -264,14 +268,17 @@ impl Worker {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
         let services = self.rendezvous.iter().map(|rendezvous| &rendezvous.service);
         let watched: Vec<Vec<usize>> = services.clone().map(|one| one.watch(&mut fds)).collect();
-        for (_, lobby) in &self.lobbies {
-            lobby.watch(&mut fds);
+        for (_, incoming) in &self.lobbies {
+            incoming.watch(&mut fds);
         }
         let lobbies = self
             .lobbies
             .iter()
-            .filter_map(|(_, lobby)| lobby.next_wake());
-        let until = services.filter_map(Service::next_wake).chain(lobbies).min();
+            .filter_map(|(_, incoming)| incoming.next_wake());
+        let until = services
+            .filter_map(RendezvousService::next_wake)
+            .chain(lobbies)
+            .min();
         net::poll(&mut fds, until)?;
         let mut polled = fds[1..].iter().map(|fd| !fd.revents().is_empty());
         let ready = |members: Vec<usize>| {
@@ -283,8 +290,8 @@ impl Worker {
 
     fn admit(&mut self, now: Instant) {
         let mut admitted = Vec::new();
-        for (listener, lobby) in &mut self.lobbies {
-            let new = lobby.serve(now, &|_, _| true).into_iter();
+        for (listener, incoming) in &mut self.lobbies {
+            let new = incoming.serve(now, &|_, _| true).into_iter();
             admitted.extend(new.map(|admitted| (*listener, admitted)));
         }
         if admitted.is_empty() {
@@ -320,9 +327,9 @@ impl Worker {
             if rendezvous.is_open && (!service.is_open() || service.finished()) {
                 rendezvous.is_open = false;
                 let mut lobbies = self.lobbies.iter_mut();
-                let lobby = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
-                if let Some((_, lobby)) = lobby {
-                    lobby.keys.remove(rendezvous.world);
+                let incoming = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
+                if let Some((_, incoming)) = incoming {
+                    incoming.keys.remove(rendezvous.world);
                 }
             }
         }

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 use spark_ccl_seal::Stream;
 
-use crate::connect::{Call, Unreached, call, redial};
+use crate::connect::{Connect, Unreached, establish, redial};
 use crate::handshake::{Entered, Intent};
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
-use crate::link_streams::{Attendant, Contexts};
+use crate::link_streams::{Contexts, StreamHandler};
 use crate::local::LocalRank;
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
 use crate::routes::routes;
-use crate::stream_table::{Empty, Mailbox};
+use crate::stream_table::{Empty, StreamTable};
 use crate::unique_id::expired;
 use crate::{
-    Cancel, Error, Kind, OnCancel, Options, PeerInfo, Purpose, Secret, UniqueId, Via, Wiring,
-    listening, net,
+    Cancel, Error, OnCancel, Options, PeerInfo, Secret, StreamId, StreamKind, UniqueId, Via,
+    Wiring, listening, net,
 };
 
 mod reach;
@@ -37,7 +37,7 @@ pub struct Session {
     peers: Vec<PeerInfo>,
     nonce: [u8; 32],
     note: String,
-    mailbox: Arc<Mailbox>,
+    stream_table: Arc<StreamTable>,
     contexts: Arc<Contexts>,
     mode: Mode,
     /// Which ranks reach each other, once known.
@@ -155,7 +155,7 @@ impl Session {
             peers: peers.clone(),
             nonce,
             note: String::new(),
-            mailbox: local_rank.mailbox().clone(),
+            stream_table: local_rank.stream_table().clone(),
             contexts: local_rank.contexts().clone(),
             mode: Mode::Local(local_rank),
             wiring: OnceLock::new(),
@@ -168,12 +168,12 @@ impl Session {
     fn between_processes(rank: u32, joined: Joined, root: Option<Root>, cancel: &Cancel) -> Self {
         let Joined {
             table,
-            mailbox,
+            stream_table,
             contexts,
             network,
         } = joined;
         let mode = Mode::Network(network);
-        let its = Arc::clone(&mailbox);
+        let its = Arc::clone(&stream_table);
         // Ends all waits for other ranks; once these are connected, it changes nothing.
         let on_cancel = cancel.on_cancel(move || its.conclude(Err(Error::Cancelled)));
         Session {
@@ -181,7 +181,7 @@ impl Session {
             peers: table.peers,
             nonce: table.nonce,
             note: table.note,
-            mailbox,
+            stream_table,
             contexts,
             mode,
             wiring: OnceLock::new(),
@@ -242,28 +242,28 @@ impl Session {
     pub fn connect(
         &self,
         peer: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         via: Via,
         deadline: Instant,
     ) -> Result<Stream, Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
-            Mode::Local(local_rank) => local_rank.connect(self.peer(peer), purpose, via),
+            Mode::Local(local_rank) => local_rank.connect(self.peer(peer), stream_id, via),
             Mode::Network(network) => {
                 let name = self.describe(peer);
                 let routes = network.routes(self.peer(peer), via, self.local_to(peer))?;
-                call(&Call {
+                establish(&Connect {
                     peer: &name,
                     routes: &routes,
                     key: &network.key,
                     intent: Intent::Stream {
                         from: self.rank,
                         to: peer,
-                        purpose,
+                        stream_id,
                     },
                     deadline,
                     refusal: REFUSAL,
-                    interrupt: &|| self.mailbox.failure(),
+                    interrupt: &|| self.stream_table.failure(),
                     more: None,
                 })
                 .map(Entered::into_stream)
@@ -276,19 +276,19 @@ impl Session {
         matches!(self.mode, Mode::Local(_))
     }
 
-    /// Passes every stream of this context's links to `attendant`. It is called on the session's
+    /// Passes every stream of this context's links to `handler`. It is called on the session's
     /// thread, or by any rank's thread if all ranks are threads of this process, and must not
     /// block.
-    pub fn attend(&self, context: u64, attendant: &Attendant) {
-        let early = self.contexts.attend(context, attendant);
+    pub fn handle_streams(&self, context: u64, handler: &StreamHandler) {
+        let early = self.contexts.handle_streams(context, handler);
         match &self.mode {
             Mode::Local(local_rank) => local_rank.deliver(early),
             Mode::Network(network) => network.requests.deliver(early),
         }
     }
 
-    /// Removes the context's attendant. Streams that arrive for it later are dropped, and so are
-    /// its calls and talks.
+    /// Removes the context's handler. Streams that arrive for it later are dropped, and so are
+    /// its calls and negotiations.
     pub fn dismiss(&self, context: u64) {
         self.contexts.dismiss(context);
         match &self.mode {
@@ -305,7 +305,7 @@ impl Session {
     pub fn redial(
         &self,
         peer: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         deadline: Instant,
     ) -> Result<Stream, Unreached> {
         let Mode::Network(network) = &self.mode else {
@@ -317,14 +317,14 @@ impl Session {
         let own = |ip| !on_this_host && net::is_own(ip);
         let targets = reachable(self.peer(peer), on_this_host, net::is_own);
         let routes = routes(&network.own, &targets, None);
-        let call = Call {
+        let call = Connect {
             peer: &name,
             routes: &routes,
             key: &network.key,
             intent: Intent::Stream {
                 from: self.rank,
                 to: peer,
-                purpose,
+                stream_id,
             },
             deadline,
             refusal: REFUSAL,
@@ -338,27 +338,32 @@ impl Session {
     /// session's thread. Only the first call counts.
     pub fn hand_over(
         &self,
-        kind: Kind,
-        receiver: impl Fn(u32, Purpose, Stream) + Send + Sync + 'static,
+        kind: StreamKind,
+        receiver: impl Fn(u32, StreamId, Stream) + Send + Sync + 'static,
     ) {
-        self.mailbox.hand_over(kind, Box::new(receiver));
+        self.stream_table.hand_over(kind, Box::new(receiver));
     }
 
-    /// Takes the stream that a peer opens with the same purpose.
+    /// Takes the stream that a peer opens with the same id.
     ///
     /// # Errors
     /// [`Error::Timeout`] names the peer; if the world's initialisation fails meanwhile, its error;
     /// [`Error::Lost`] if a peer within this process has ended; [`Error::Argument`].
-    pub fn accept(&self, peer: u32, purpose: Purpose, deadline: Instant) -> Result<Stream, Error> {
+    pub fn accept(
+        &self,
+        peer: u32,
+        stream_id: StreamId,
+        deadline: Instant,
+    ) -> Result<Stream, Error> {
         check_rank(peer, self.size())?;
         let waited_since = Instant::now();
-        self.mailbox
-            .take(peer, purpose, deadline)
+        self.stream_table
+            .take(peer, stream_id, deadline)
             .map_err(|empty| match empty {
                 Empty::Failed(error) => error,
                 Empty::Departed => Error::Lost(format!("{} has ended", self.describe(peer))),
                 Empty::Late(strangers) => Error::Timeout(format!(
-                    "{} did not open its stream for {purpose} within {:.1} s{strangers}",
+                    "{} did not open its stream for {stream_id} within {:.1} s{strangers}",
                     self.describe(peer),
                     waited_since.elapsed().as_secs_f64()
                 )),
@@ -366,7 +371,7 @@ impl Session {
     }
 
     /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` once
-    /// those of all ranks are. Until then, every rank must keep its session. Call it once per
+    /// those of all ranks are. Until then, every rank must keep its session. Connect it once per
     /// session.
     ///
     /// # Errors
@@ -375,9 +380,9 @@ impl Session {
     pub fn seal(&self, result: Result<(), String>, deadline: Instant) -> Result<(), Error> {
         match &self.mode {
             Mode::Local(local_rank) => local_rank.report(result, &self.peers)?,
-            Mode::Network(network) => network.report(result, &self.mailbox, deadline)?,
+            Mode::Network(network) => network.report(result, &self.stream_table, deadline)?,
         }
-        self.mailbox
+        self.stream_table
             .outcome(deadline)
             .unwrap_or_else(|| match &self.mode {
                 Mode::Local(local_rank) => local_rank.give_up(),

@@ -1,5 +1,5 @@
 //! A session's thread. Authenticates and accepts the streams of other ranks, makes the calls for
-//! links, and waits for the rendezvous' verdict until the world is sealed.
+//! links, and waits for the rendezvous' result until the world is sealed.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,42 +14,42 @@ use spark_ccl_fork::Unshared;
 
 use crate::dial::Route;
 use crate::frame::{FrameReader, ReadError};
-use crate::incoming::{Admitted, Lobby};
-use crate::init_result::{MAX_VERDICT, Verdict};
+use crate::incoming::{Admitted, Incoming};
+use crate::init_result::{InitFailure, MAX_INIT_RESULT};
 use crate::link_streams::{LinkStreams, Requests};
 use crate::net;
 use crate::relay::{Draining, Relays};
-use crate::search::Post;
+use crate::search::Responder;
 use crate::stop::Stop;
-use crate::stream_table::Mailbox;
+use crate::stream_table::StreamTable;
 use crate::wire::FrameKind;
-use crate::{Error, Purpose, Wiring};
+use crate::{Error, StreamId, Wiring};
 
 /// How long to pause if the system refuses to wait.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long this rank keeps its verdict while it still passes on those of others.
-const LAST_VERDICTS: Duration = Duration::from_secs(2);
+/// How long this rank keeps its result while it still passes on those of others.
+const LAST_RESULTS: Duration = Duration::from_secs(2);
 
-pub(crate) struct Acceptor {
-    pub(crate) lobby: Lobby,
-    pub(crate) mailbox: Arc<Mailbox>,
+pub(crate) struct SessionThread {
+    pub(crate) incoming: Incoming,
+    pub(crate) stream_table: Arc<StreamTable>,
     pub(crate) stop: Arc<Stop>,
-    pub(crate) rendezvous: Rendezvous,
+    pub(crate) rendezvous: RendezvousStream,
     pub(crate) requests: Arc<Requests>,
     pub(crate) link_streams: LinkStreams,
     pub(crate) relays: Relays,
     pub(crate) draining: Arc<Draining>,
     /// Passes connections on to the rendezvous, until that is over.
-    pub(crate) post: Option<Post>,
+    pub(crate) responder: Option<Responder>,
     /// The routes to a rank, for connections that this one passes on to it.
     pub(crate) routes: Box<dyn Fn(u32) -> Vec<Route> + Send>,
-    /// The verdict, and the latest time to pass it on.
-    pub(crate) verdict: Option<(Result<(), Error>, Instant)>,
+    /// The result, and the latest time to pass it on.
+    pub(crate) init_result: Option<(Result<(), Error>, Instant)>,
 }
 
 /// The connection to the rendezvous, after the table has arrived.
-pub(crate) struct Rendezvous {
-    /// `None` once the verdict has arrived.
+pub(crate) struct RendezvousStream {
+    /// `None` once the result has arrived.
     stream: Option<Arc<Unshared<Socket>>>,
     reader: FrameReader,
     /// For errors.
@@ -62,10 +62,10 @@ pub(crate) struct Rendezvous {
 enum Heard {
     Wiring(Wiring),
     /// The last one.
-    Verdict(Result<(), Error>),
+    InitFailure(Result<(), Error>),
 }
 
-impl Acceptor {
+impl SessionThread {
     pub(crate) fn run(mut self) {
         loop {
             if let Err(error) = self.sleep() {
@@ -82,9 +82,9 @@ impl Acceptor {
             self.relays.serve(Instant::now());
             self.draining.note(!self.relays.is_idle());
             match self.rendezvous.listen() {
-                Some(Heard::Wiring(wiring)) => self.mailbox.learn(wiring),
-                Some(Heard::Verdict(outcome)) => {
-                    self.verdict = Some((outcome, Instant::now() + LAST_VERDICTS));
+                Some(Heard::Wiring(wiring)) => self.stream_table.learn(wiring),
+                Some(Heard::InitFailure(outcome)) => {
+                    self.init_result = Some((outcome, Instant::now() + LAST_RESULTS));
                 }
                 None => {}
             }
@@ -94,54 +94,57 @@ impl Acceptor {
 
     /// Closes the listeners. Passes on the bytes that are still on their way to others.
     fn end(self) {
-        let Acceptor {
+        let SessionThread {
             relays, draining, ..
         } = self;
         relays.drain();
         draining.note(false);
     }
 
-    /// Passes the verdict on to this rank, whose process may then end. So ranks whose connections
+    /// Passes the result on to this rank, whose process may then end. So ranks whose connections
     /// are passed on here get theirs first.
     fn conclude(&mut self, now: Instant) {
-        if let Some(post) = &mut self.post {
-            post.serve(now);
+        if let Some(responder) = &mut self.responder {
+            responder.serve(now);
         }
-        let is_idle = self.post.as_ref().is_none_or(Post::is_idle);
-        if let Some((outcome, _)) = self.verdict.take_if(|(_, until)| is_idle || *until <= now) {
-            self.mailbox.conclude(outcome);
-            self.post = None;
+        let is_idle = self.responder.as_ref().is_none_or(Responder::is_idle);
+        if let Some((outcome, _)) = self
+            .init_result
+            .take_if(|(_, until)| is_idle || *until <= now)
+        {
+            self.stream_table.conclude(outcome);
+            self.responder = None;
         }
     }
 
     /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
         let link_streams = &self.link_streams;
-        // Calls accepted in this round: `link_streams` learns of them only when the lobby is done.
+        // Calls accepted in this round: `link_streams` learns of them only when `incoming` is done.
         let accepted = RefCell::new(HashSet::new());
-        let admits = |from, purpose: Purpose| {
-            !purpose.kind.is_link()
-                || link_streams.admits(from, purpose)
-                    && accepted.borrow_mut().insert((from, purpose))
+        let admits = |from, stream_id: StreamId| {
+            !stream_id.kind.is_link()
+                || link_streams.admits(from, stream_id)
+                    && accepted.borrow_mut().insert((from, stream_id))
         };
-        let unproved = self.lobby.refused().unproved.count;
-        let connections = self.lobby.serve(Instant::now(), &admits);
-        if self.lobby.refused().unproved.count > unproved {
-            self.mailbox
-                .note_strangers(self.lobby.refused().unproved_text());
+        let unproved = self.incoming.refused().unproved.count;
+        let connections = self.incoming.serve(Instant::now(), &admits);
+        if self.incoming.refused().unproved.count > unproved {
+            self.stream_table
+                .note_strangers(self.incoming.refused().unproved_text());
         }
         for connection in connections {
             match connection {
                 Admitted::Stream {
                     from,
-                    purpose,
+                    stream_id,
                     stream,
                 } => {
-                    spark_ccl_log::debug!("stream accepted from {from}: {purpose:?}");
-                    if purpose.kind.is_link() {
-                        self.link_streams.accept_call(from, purpose, stream);
+                    spark_ccl_log::debug!("stream accepted from {from}: {stream_id:?}");
+                    if stream_id.kind.is_link() {
+                        self.link_streams.accept_call(from, stream_id, stream);
                     } else {
-                        self.mailbox.file(from, purpose, stream);
+                        self.stream_table.file(from, stream_id, stream);
                     }
                 }
                 Admitted::Relay { next, near } => {
@@ -166,25 +169,25 @@ impl Acceptor {
                 .as_deref()
                 .map(|s| PollFd::new(s, PollFlags::IN)),
         );
-        self.lobby.watch(&mut fds);
+        self.incoming.watch(&mut fds);
         let now = Instant::now();
         self.link_streams.watch(now, &mut fds);
         self.relays.watch(&mut fds);
-        if let Some(post) = &self.post {
-            post.watch(&mut fds);
+        if let Some(responder) = &self.responder {
+            responder.watch(&mut fds);
         }
         let wakes = [
-            self.lobby.next_wake(),
+            self.incoming.next_wake(),
             self.link_streams.next_wake(now),
             self.relays.next_wake(),
-            self.post.as_ref().and_then(Post::next_wake),
-            self.verdict.as_ref().map(|(_, until)| *until),
+            self.responder.as_ref().and_then(Responder::next_wake),
+            self.init_result.as_ref().map(|(_, until)| *until),
         ];
         net::poll(&mut fds, wakes.into_iter().flatten().min())
     }
 }
 
-impl Rendezvous {
+impl RendezvousStream {
     /// The reader continues with the stream.
     pub(crate) fn new(
         stream: Arc<Unshared<Socket>>,
@@ -192,7 +195,7 @@ impl Rendezvous {
         name: String,
         size: u32,
     ) -> Self {
-        Rendezvous {
+        RendezvousStream {
             stream: Some(stream),
             reader,
             name,
@@ -203,7 +206,7 @@ impl Rendezvous {
     /// The next message of the rendezvous, if it has arrived.
     fn listen(&mut self) -> Option<Heard> {
         let stream = self.stream.as_deref()?;
-        let outcome = match self.reader.poll(stream, MAX_VERDICT) {
+        let outcome = match self.reader.poll(stream, MAX_INIT_RESULT) {
             Ok(None) => return None,
             Ok(Some((FrameKind::Wiring, body))) => {
                 match Wiring::decode(&body, self.size as usize) {
@@ -222,17 +225,17 @@ impl Rendezvous {
             }),
             Err(error) => Err(lost(&self.name, &error)),
         };
-        // Tells the rendezvous that its verdict has arrived. Dropping the socket would not: the
+        // Tells the rendezvous that its result has arrived. Dropping the socket would not: the
         // session shares it.
         let _ = stream.shutdown(Shutdown::Both);
         self.stream = None;
-        Some(Heard::Verdict(outcome))
+        Some(Heard::InitFailure(outcome))
     }
 }
 
 /// The error that a [`FrameKind::Failed`] frame carries.
 pub(crate) fn failed(body: &[u8], name: &str) -> Error {
-    Verdict::decode(body).map_or_else(
+    InitFailure::decode(body).map_or_else(
         |error| Error::Protocol {
             peer: name.to_owned(),
             reason: format!("it sent {error}"),

@@ -1,25 +1,25 @@
-//! What a stream between two ranks is for, and how it reaches its peer. To this crate a purpose is
+//! What a stream between two ranks is for, and how it reaches its peer. To this crate an id is
 //! only a name.
 
 use std::fmt;
 
 use crate::Address;
 
-/// Identifies one stream between two ranks, both of which pass the same purpose. Each may be in use
+/// Identifies one stream between two ranks, both of which pass the same id. Each may be in use
 /// once at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Purpose {
+pub struct StreamId {
     /// The communicator that the stream belongs to.
     pub context: u64,
     /// What uses it.
-    pub kind: Kind,
+    pub kind: StreamKind,
     /// Distinguishes several streams of one kind; its meaning is the user's.
     pub number: u32,
 }
 
 /// What uses a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum StreamKind {
     /// The control plane.
     Control = 0,
     /// The set-up of a shared-memory link.
@@ -56,14 +56,14 @@ impl Via {
     };
 }
 
-impl Kind {
+impl StreamKind {
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
         [
-            Kind::Control,
-            Kind::SharedMemory,
-            Kind::Tcp,
-            Kind::Rdma,
-            Kind::Memory,
+            StreamKind::Control,
+            StreamKind::SharedMemory,
+            StreamKind::Tcp,
+            StreamKind::Rdma,
+            StreamKind::Memory,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
@@ -72,18 +72,21 @@ impl Kind {
     /// Whether the stream is part of a link, which [`Session::reach`](crate::Session::reach) asks
     /// for.
     pub fn is_link(self) -> bool {
-        matches!(self, Kind::SharedMemory | Kind::Tcp | Kind::Rdma)
+        matches!(
+            self,
+            StreamKind::SharedMemory | StreamKind::Tcp | StreamKind::Rdma
+        )
     }
 }
 
-impl fmt::Display for Purpose {
+impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
-            Kind::Control => "control messages",
-            Kind::SharedMemory => "shared memory",
-            Kind::Tcp => "data over TCP",
-            Kind::Rdma => "setting up RDMA",
-            Kind::Memory => "registered memory",
+            StreamKind::Control => "control messages",
+            StreamKind::SharedMemory => "shared memory",
+            StreamKind::Tcp => "data over TCP",
+            StreamKind::Rdma => "setting up RDMA",
+            StreamKind::Memory => "registered memory",
         };
         write!(
             f,

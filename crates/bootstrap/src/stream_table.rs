@@ -8,23 +8,23 @@ use std::time::Instant;
 use spark_ccl_log::{Condvar, Mutex};
 use spark_ccl_seal::Stream;
 
-use crate::{Error, Kind, Purpose, Wiring};
+use crate::{Error, StreamId, StreamKind, Wiring};
 
 /// Gets reopened streams as they arrive.
-pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Stream) + Send + Sync>;
+pub(crate) type Receiver = Box<dyn Fn(u32, StreamId, Stream) + Send + Sync>;
 
 /// The streams that have arrived, and the state of the world's initialisation.
 #[derive(Default)]
-pub(crate) struct Mailbox {
+pub(crate) struct StreamTable {
     state: Mutex<State>,
     changed: Condvar,
     /// Takes the reopened streams of this kind, for which no thread waits here.
-    renewed: OnceLock<(Kind, Receiver)>,
+    renewed: OnceLock<(StreamKind, Receiver)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    streams: HashMap<(u32, Purpose), Stream>,
+    streams: HashMap<(u32, StreamId), Stream>,
     /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
     /// Which ranks reach each other, once the rendezvous has said it.
@@ -43,28 +43,28 @@ pub(crate) enum Empty {
     Departed,
 }
 
-impl std::fmt::Debug for Mailbox {
+impl std::fmt::Debug for StreamTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mailbox").finish_non_exhaustive()
+        f.debug_struct("StreamTable").finish_non_exhaustive()
     }
 }
 
-impl Mailbox {
+impl StreamTable {
     /// From now on, reopened streams of this kind go to `receiver`. Only the first call counts.
-    pub(crate) fn hand_over(&self, kind: Kind, receiver: Receiver) {
+    pub(crate) fn hand_over(&self, kind: StreamKind, receiver: Receiver) {
         let _ = self.renewed.set((kind, receiver));
     }
 
-    /// Files a stream. It replaces an untaken one of the same purpose.
-    pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Stream) {
+    /// Files a stream. It replaces an untaken one of the same id.
+    pub(crate) fn file(&self, from: u32, stream_id: StreamId, stream: Stream) {
         if let Some((kind, receiver)) = self.renewed.get()
-            && purpose.kind == *kind
-            && purpose.number > 0
+            && stream_id.kind == *kind
+            && stream_id.number > 0
         {
-            receiver(from, purpose, stream);
+            receiver(from, stream_id, stream);
             return;
         }
-        self.state.lock().streams.insert((from, purpose), stream);
+        self.state.lock().streams.insert((from, stream_id), stream);
         self.changed.notify_all();
     }
 
@@ -111,10 +111,10 @@ impl Mailbox {
     pub(crate) fn take(
         &self,
         from: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         deadline: Instant,
     ) -> Result<Stream, Empty> {
-        let stream = (from, purpose);
+        let stream = (from, stream_id);
         let is_open = |state: &mut State| {
             let has_failed = matches!(state.outcome, Some(Err(_)));
             let is_there = state.streams.contains_key(&stream);

@@ -51,7 +51,7 @@ impl UniqueId {
     /// # Errors
     /// [`Error::NoSecret`] if a secret is needed; [`Error::UniqueId`] if there is no address, or
     /// one with port 0.
-    pub fn meeting(secret: Option<&Secret>, addresses: &[SocketAddr]) -> Result<Self, Error> {
+    pub fn of_rendezvous(secret: Option<&Secret>, addresses: &[SocketAddr]) -> Result<Self, Error> {
         let open = addresses.iter().find(|a| !a.ip().is_loopback());
         let secret = match (secret, open) {
             (Some(secret), _) => *secret,

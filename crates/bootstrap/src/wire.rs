@@ -58,7 +58,7 @@ pub(crate) enum WireError {
     #[error("a frame of {len} bytes where at most {limit} are allowed")]
     Oversized { len: usize, limit: usize },
     #[error("unknown frame kind {0}")]
-    Kind(u8),
+    StreamKind(u8),
     #[error("a {seen:?} frame where {expected} was expected")]
     Unexpected {
         expected: &'static str,
@@ -82,7 +82,7 @@ pub(crate) fn parse_header(
     if len > limit {
         return Err(WireError::Oversized { len, limit });
     }
-    let kind = FrameKind::from_byte(kind).ok_or(WireError::Kind(kind))?;
+    let kind = FrameKind::from_byte(kind).ok_or(WireError::StreamKind(kind))?;
     Ok((kind, len))
 }
 

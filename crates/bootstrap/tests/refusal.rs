@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{WATCHDOG, purpose, soon, world};
+use common::{WATCHDOG, soon, stream_id, world};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spark_ccl_bootstrap::{Attendant, Kind, Via};
+use spark_ccl_bootstrap::{StreamHandler, StreamKind, Via};
 
 #[test]
 fn links_are_made_after_the_system_has_refused_to_wait() {
     let sessions = world(2);
-    let wanted = purpose(Kind::Tcp, 0);
+    let wanted = stream_id(StreamKind::Tcp, 0);
     let before = getrlimit(Resource::Nofile);
     // poll fails if it gets more descriptors than the process may have.
     let none = Rlimit {
@@ -33,11 +33,11 @@ fn links_are_made_after_the_system_has_refused_to_wait() {
     let (sender, receiver) = channel();
     for session in &sessions {
         let (sender, rank) = (sender.clone(), session.rank());
-        let attendant: Attendant = Arc::new(move |delivery| {
+        let handler: StreamHandler = Arc::new(move |delivery| {
             let _ = sender.send((rank, delivery.stream.is_ok()));
             None
         });
-        session.attend(wanted.context, &attendant);
+        session.handle_streams(wanted.context, &handler);
     }
     sessions[0].reach(1, wanted, &[Via::Unix], soon()).unwrap();
     let mut delivered: Vec<(u32, bool)> = (0..2)

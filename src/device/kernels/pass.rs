@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use spark_ccl_bootstrap::{Kind, Purpose, Via};
+use spark_ccl_bootstrap::{StreamId, StreamKind, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, recv_fd, send_fd};
 
@@ -24,9 +24,9 @@ pub(super) fn exchange(
     deadline: Instant,
 ) -> Result<Vec<Option<OwnedFd>>, Error> {
     let number = comm.inner.allocations.fetch_add(1, Ordering::Relaxed);
-    let purpose = Purpose {
+    let stream_id = StreamId {
         context: comm.inner.context,
-        kind: Kind::Memory,
+        kind: StreamKind::Memory,
         number,
     };
     let with = |peer: usize| {
@@ -41,7 +41,7 @@ pub(super) fn exchange(
     };
     let peers = || (0..comm.size()).filter(|&peer| peer != comm.rank());
     let streams = peers().map(|peer| {
-        let stream = stream_to(comm, peer, purpose, deadline).map_err(with(peer))?;
+        let stream = stream_to(comm, peer, stream_id, deadline).map_err(with(peer))?;
         Ok((peer, stream))
     });
     let streams = streams.collect::<Result<Vec<_>, Error>>()?;
@@ -61,15 +61,15 @@ pub(super) fn exchange(
 fn stream_to(
     comm: &Communicator,
     peer: usize,
-    purpose: Purpose,
+    stream_id: StreamId,
     deadline: Instant,
 ) -> Result<Unshared<Socket>, MemoryError> {
     if peer < comm.rank() {
-        return comm.await_stream(peer, purpose, deadline);
+        return comm.await_stream(peer, stream_id, deadline);
     }
     let member = comm.inner.members[peer];
     let session = &comm.inner.world.session;
-    let opened = session.connect(member, purpose, Via::Unix, deadline);
+    let opened = session.connect(member, stream_id, Via::Unix, deadline);
     opened
         .map(|stream| stream.socket)
         .map_err(|error| MemoryError::Refused(error.to_string()))

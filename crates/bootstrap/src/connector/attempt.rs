@@ -10,7 +10,7 @@ use spark_ccl_fork::Unshared;
 
 use crate::dial::{ATTEMPT, LONGEST_ATTEMPT, Route};
 use crate::handshake::{EnterError, Entered, Intent};
-use crate::handshake_chain::Approach;
+use crate::handshake_chain::HandshakeChain;
 use crate::{Secret, net};
 
 pub(super) struct Attempt {
@@ -27,7 +27,7 @@ enum Stage {
         /// The requests to the ranks that pass the connection on.
         relays: Vec<Intent>,
     },
-    Entering(Approach),
+    Entering(HandshakeChain),
 }
 
 pub(super) enum Step {
@@ -46,8 +46,8 @@ impl Attempt {
         let (socket, is_complete) = route.begin().map_err(EnterError::from_connect)?;
         let relays = route.relays().to_vec();
         let (stage, until) = if is_complete {
-            let approach = Approach::begin(socket, &relays, intent)?;
-            (Stage::Entering(approach), now + ATTEMPT)
+            let chain = HandshakeChain::begin(socket, &relays, intent)?;
+            (Stage::Entering(chain), now + ATTEMPT)
         } else {
             (Stage::Connecting { socket, relays }, limit)
         };
@@ -66,7 +66,7 @@ impl Attempt {
         may_prove: bool,
         now: Instant,
     ) -> Result<Step, EnterError> {
-        let mut approach = match self.stage {
+        let mut chain = match self.stage {
             Stage::Connecting { socket, relays } => {
                 if !is_writable(&socket)? {
                     if self.until <= now {
@@ -77,20 +77,20 @@ impl Attempt {
                 }
                 net::end_tcp(&socket).map_err(EnterError::Broken)?;
                 self.until = now + ATTEMPT;
-                Approach::begin(socket, &relays, intent)?
+                HandshakeChain::begin(socket, &relays, intent)?
             }
-            Stage::Entering(approach) => approach,
+            Stage::Entering(chain) => chain,
         };
         if may_prove {
-            let has_proved = approach.has_proved();
-            if approach.step(key, peer)? {
-                return Ok(Step::Done(approach.into_entered(key)));
+            let has_proved = chain.has_proved();
+            if chain.step(key, peer)? {
+                return Ok(Step::Done(chain.into_entered(key)));
             }
-            if !has_proved && approach.has_proved() {
+            if !has_proved && chain.has_proved() {
                 self.until = now + LONGEST_ATTEMPT;
             }
         }
-        self.stage = Stage::Entering(approach);
+        self.stage = Stage::Entering(chain);
         Ok(Step::Wait(self))
     }
 
@@ -102,8 +102,7 @@ impl Attempt {
     /// Whether the peer may take it for the stream. Until it answers, no other connection may send
     /// the proof.
     pub(super) fn is_proving(&self, now: Instant) -> bool {
-        matches!(&self.stage, Stage::Entering(approach) if approach.has_proved())
-            && self.until > now
+        matches!(&self.stage, Stage::Entering(chain) if chain.has_proved()) && self.until > now
     }
 
     /// Whether it is connected, and other routes need not wait for it any longer.
@@ -118,7 +117,7 @@ impl Attempt {
     pub(super) fn watch(&self) -> PollFd<'_> {
         match &self.stage {
             Stage::Connecting { socket, .. } => PollFd::new(socket, PollFlags::OUT),
-            Stage::Entering(approach) => PollFd::new(&approach.socket, PollFlags::IN),
+            Stage::Entering(chain) => PollFd::new(&chain.socket, PollFlags::IN),
         }
     }
 

@@ -4,26 +4,26 @@ use socket2::Socket;
 
 use super::*;
 use crate::address::Address;
-use crate::incoming::{Admitted, ListenerRole, Lobby};
+use crate::incoming::{Admitted, Incoming, ListenerRole};
 use crate::keys::Keys;
-use crate::{Kind, Purpose, net};
+use crate::{StreamId, StreamKind, net};
 
 const KEY: &[u8] = b"the key";
 const REFUSAL: Duration = Duration::from_millis(500);
-const PURPOSE: Purpose = Purpose {
+const STREAM_ID: StreamId = StreamId {
     context: 1,
-    kind: Kind::Tcp,
+    kind: StreamKind::Tcp,
     number: 0,
 };
 
 /// The listener of one rank of two, and the route to it.
-fn listening(rank: u32) -> (Lobby, Route) {
+fn listening(rank: u32) -> (Incoming, Route) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank, size: 2 };
-    let lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
+    let incoming = Incoming::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     let source = None;
-    (lobby, Route::Tcp { source, target })
+    (incoming, Route::Tcp { source, target })
 }
 
 /// One of the peer's addresses leads to a stranger, and the peer turns the call down twice.
@@ -34,12 +34,13 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
     let intent = Intent::Stream {
         from: 0,
         to: 1,
-        purpose: PURPOSE,
+        stream_id: STREAM_ID,
     };
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
     let name = "rank 1".to_owned();
-    let mut caller = Caller::new(name, vec![wrong, right], intent, REFUSAL, (begin, deadline));
+    let mut connector =
+        Connector::new(name, vec![wrong, right], intent, REFUSAL, (begin, deadline));
     let turned_down = std::cell::Cell::new(0);
     let admits = |_, _| turned_down.replace(turned_down.get() + 1) >= 2;
     let (mut called, mut calling) = (false, None);
@@ -47,7 +48,7 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
         let now = Instant::now();
         assert!(now < deadline);
         if calling.is_none() {
-            calling = caller.step(&Secret::from_text(KEY), now);
+            calling = connector.step(&Secret::from_text(KEY), now);
         }
         assert!(stranger.serve(now, &admits).is_empty());
         let connections = peer.serve(now, &admits);
@@ -66,34 +67,34 @@ fn silent() -> (Socket, Route) {
 }
 
 /// A call to rank 1 over these routes that may take `limit`, and when it begins.
-fn call(routes: &[&Route], limit: Duration) -> (Caller, Instant) {
+fn call(routes: &[&Route], limit: Duration) -> (Connector, Instant) {
     let intent = Intent::Stream {
         from: 0,
         to: 1,
-        purpose: PURPOSE,
+        stream_id: STREAM_ID,
     };
     let routes = routes.iter().map(|&route| route.clone()).collect();
     let begin = Instant::now();
     let name = "rank 1".to_owned();
-    let caller = Caller::new(name, routes, intent, REFUSAL, (begin, begin + limit));
-    (caller, begin)
+    let connector = Connector::new(name, routes, intent, REFUSAL, (begin, begin + limit));
+    (connector, begin)
 }
 
 /// Steps the call until it ends, in simulated time: 20 ms a step, however long `work` takes.
 fn until_the_end(
-    caller: &mut Caller,
+    connector: &mut Connector,
     begin: Instant,
-    mut work: impl FnMut(Instant, &Caller),
+    mut work: impl FnMut(Instant, &Connector),
 ) -> Result<Entered, Error> {
     let watchdog = Instant::now() + Duration::from_secs(30);
     let mut now = begin;
     loop {
-        if let Some(outcome) = caller.step(&Secret::from_text(KEY), now) {
+        if let Some(outcome) = connector.step(&Secret::from_text(KEY), now) {
             return outcome;
         }
         assert!(Instant::now() < watchdog, "the call does not end");
         now += Duration::from_millis(20);
-        work(now, caller);
+        work(now, connector);
     }
 }
 
@@ -101,11 +102,11 @@ fn until_the_end(
 fn a_silent_address_does_not_keep_the_call_from_another() {
     let (_stranger, wrong) = silent();
     let (mut peer, right) = listening(1);
-    let (mut caller, begin) = call(&[&wrong, &right], Duration::from_secs(30));
+    let (mut connector, begin) = call(&[&wrong, &right], Duration::from_secs(30));
     let mut silence = None;
-    until_the_end(&mut caller, begin, |now, caller| {
+    until_the_end(&mut connector, begin, |now, connector| {
         assert!(now < begin + 2 * ATTEMPT);
-        silence = silence.take().or(caller.silence(now));
+        silence = silence.take().or(connector.silence(now));
         peer.serve(now, &|_, _| true);
     })
     .unwrap();
@@ -120,11 +121,11 @@ fn a_call_that_was_taken_waits_for_its_answer() {
     let (_stranger, wrong) = silent();
     let limit = Duration::from_secs(10);
     for routes in [&[&route][..], &[&route, &wrong], &[&wrong, &route]] {
-        let (mut caller, begin) = call(routes, limit);
+        let (mut connector, begin) = call(routes, limit);
         let mut has_answered = false;
-        until_the_end(&mut caller, begin, |now, caller| {
+        until_the_end(&mut connector, begin, |now, connector| {
             if now > begin + 3 * limit {
-                let silence = caller.silence(now).unwrap_or_default();
+                let silence = connector.silence(now).unwrap_or_default();
                 assert!(has_answered || silence.contains(&route.name()), "{silence}");
                 has_answered = true;
                 peer.serve(now, &|_, _| true);
@@ -140,14 +141,14 @@ fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_silent() {
     let (_stranger, silent) = silent();
     let (mut root, refusing) = listening(1);
     let begin = Instant::now();
-    let mut caller = Caller::new(
+    let mut connector = Connector::new(
         "the rendezvous".to_owned(),
         vec![silent, refusing],
         Intent::Rendezvous { world: [0; 8] },
         REFUSAL,
         (begin, begin + Duration::from_secs(120)),
     );
-    let error = until_the_end(&mut caller, begin, |now, _| {
+    let error = until_the_end(&mut connector, begin, |now, _| {
         assert!(now < begin + 2 * ATTEMPT);
         root.serve(now, &|_, _| true);
     });
@@ -161,13 +162,13 @@ fn the_error_names_every_route() {
     let (unused, refusing) = silent();
     drop(unused);
     let limit = Duration::from_secs(10);
-    let (mut caller, begin) = call(&[&wrong, &refusing], limit);
+    let (mut connector, begin) = call(&[&wrong, &refusing], limit);
     let mut stranger = Some(stranger);
-    let error = until_the_end(&mut caller, begin, |now, caller| {
+    let error = until_the_end(&mut connector, begin, |now, connector| {
         // The stranger exits at last.
         if now > begin + 2 * limit && stranger.take().is_some() {
             assert!(
-                caller
+                connector
                     .silence(now)
                     .is_some_and(|text| text.contains(&wrong.name()))
             );
@@ -184,23 +185,23 @@ fn a_handshake_that_is_broken_off_ends_though_a_child_lives() {
     let intent = Intent::Stream {
         from: 0,
         to: 1,
-        purpose: PURPOSE,
+        stream_id: STREAM_ID,
     };
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
     let name = "rank 1".to_owned();
-    let mut caller = Caller::new(name, vec![route], intent, REFUSAL, (begin, deadline));
+    let mut connector = Connector::new(name, vec![route], intent, REFUSAL, (begin, deadline));
     while peer.next_wake().is_none() {
         assert!(Instant::now() < deadline);
         assert!(
-            caller
+            connector
                 .step(&Secret::from_text(KEY), Instant::now())
                 .is_none()
         );
         peer.serve(Instant::now(), &|_, _| true);
     }
     let _child = spark_ccl_testing::Sleeper::fork();
-    drop(caller);
+    drop(connector);
     // Long before the handshake would time out.
     let soon = Instant::now() + Duration::from_secs(2);
     while peer.next_wake().is_some() {
@@ -222,7 +223,7 @@ fn dead() -> (Vec<Socket>, Route) {
     (vec![listener, fill], Route::Tcp { source, target })
 }
 
-/// The route from a source that the caller chose.
+/// The route from a source that the connecting rank chose.
 fn chosen(route: &Route) -> Route {
     let &Route::Tcp { target, .. } = route else {
         unreachable!("tests here have no other routes")
@@ -240,14 +241,14 @@ fn routes_that_do_not_connect_are_not_waited_for() {
         .map(|(_, route)| route)
         .chain([&right])
         .collect();
-    let (mut caller, begin) = call(&routes, Duration::from_secs(30));
-    until_the_end(&mut caller, begin, |now, _| {
+    let (mut connector, begin) = call(&routes, Duration::from_secs(30));
+    until_the_end(&mut connector, begin, |now, _| {
         assert!(now < begin + ATTEMPT, "a dead route has held up the others");
         peer.serve(now, &|_, _| true);
     })
     .unwrap();
     // None of them was chosen, so there is nothing to report.
-    assert_eq!(caller.detour(), None);
+    assert_eq!(connector.unchosen_route(), None);
 }
 
 #[test]
@@ -255,11 +256,11 @@ fn a_chosen_route_that_does_not_answer_is_passed_over_and_named() {
     let (_sockets, wrong) = dead();
     let (mut peer, right) = listening(1);
     let wrong = chosen(&wrong);
-    let (mut caller, begin) = call(&[&wrong, &right], Duration::from_secs(30));
-    until_the_end(&mut caller, begin, |now, caller| {
+    let (mut connector, begin) = call(&[&wrong, &right], Duration::from_secs(30));
+    until_the_end(&mut connector, begin, |now, connector| {
         let is_early = now <= begin + wrong.patience();
         assert!(
-            !is_early || caller.attempts.len() == 1,
+            !is_early || connector.attempts.len() == 1,
             "it has not got its time"
         );
         peer.serve(now, &|_, _| true);
@@ -267,20 +268,20 @@ fn a_chosen_route_that_does_not_answer_is_passed_over_and_named() {
     .unwrap();
     let (used, wrong) = (right.name(), wrong.name());
     let expected = format!("data for rank 1 go to {used}, since {wrong}: no answer in time");
-    assert_eq!(caller.detour(), Some(expected));
+    assert_eq!(connector.unchosen_route(), Some(expected));
 }
 
 #[test]
 fn a_chosen_route_that_carries_is_the_only_one() {
     let (mut peer, right) = listening(1);
     let (_stranger, other) = silent();
-    let (mut caller, begin) = call(&[&chosen(&right), &other], Duration::from_secs(30));
-    until_the_end(&mut caller, begin, |now, caller| {
-        assert_eq!(caller.attempts.len(), 1);
+    let (mut connector, begin) = call(&[&chosen(&right), &other], Duration::from_secs(30));
+    until_the_end(&mut connector, begin, |now, connector| {
+        assert_eq!(connector.attempts.len(), 1);
         peer.serve(now, &|_, _| true);
     })
     .unwrap();
-    assert_eq!(caller.detour(), None);
+    assert_eq!(connector.unchosen_route(), None);
 }
 
 /// Two routes to the peer connect at once. The peer must not take both for the stream, and must
@@ -288,20 +289,20 @@ fn a_chosen_route_that_carries_is_the_only_one() {
 #[test]
 fn only_one_connection_gets_the_proof() {
     let (mut peer, route) = listening(1);
-    let (mut caller, now) = call(&[&route, &route], Duration::from_secs(30));
+    let (mut connector, now) = call(&[&route, &route], Duration::from_secs(30));
     for index in 0..2 {
-        caller.next = index;
-        caller.begin(now);
+        connector.next = index;
+        connector.begin(now);
     }
     let watchdog = Instant::now() + Duration::from_secs(30);
     let mut admitted = Vec::new();
     let mut entered = None;
     while entered.is_none() {
         assert!(Instant::now() < watchdog);
-        // Both answers have arrived before the caller reads one.
+        // Both answers have arrived before the connecting rank reads one.
         admitted.extend(peer.serve(now, &|_, _| true));
-        entered = caller.step(&Secret::from_text(KEY), now);
-        let proved = caller.attempts.iter().filter(|one| one.is_proving(now));
+        entered = connector.step(&Secret::from_text(KEY), now);
+        let proved = connector.attempts.iter().filter(|one| one.is_proving(now));
         assert!(proved.count() <= 1);
     }
     entered.unwrap().unwrap();
@@ -325,28 +326,28 @@ fn a_peer_that_does_not_listen_yet_is_reached_though_another_address_is_dead() {
         unreachable!("it is one of TCP")
     };
     let mut peer = None;
-    let (mut caller, begin) = call(&[&dead, &right], Duration::from_secs(30));
-    until_the_end(&mut caller, begin, |now, _| {
+    let (mut connector, begin) = call(&[&dead, &right], Duration::from_secs(30));
+    until_the_end(&mut connector, begin, |now, _| {
         assert!(
             now < begin + ATTEMPT,
             "the dead address has held up the other"
         );
-        let lobby = peer.get_or_insert_with(|| {
+        let incoming = peer.get_or_insert_with(|| {
             let listener = net::listen_tcp(target).unwrap();
             let role = ListenerRole::Streams { rank: 1, size: 2 };
-            Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener])
+            Incoming::new(role, Keys::one(Secret::from_text(KEY)), vec![listener])
         });
-        lobby.serve(now, &|_, _| true);
+        incoming.serve(now, &|_, _| true);
     })
     .unwrap();
 }
 
 /// Steps the call in real time.
-fn as_time_goes_by(caller: &mut Caller) -> Result<Entered, Error> {
+fn as_time_goes_by(connector: &mut Connector) -> Result<Entered, Error> {
     let watchdog = Instant::now() + Duration::from_secs(20);
     loop {
         let now = Instant::now();
-        if let Some(outcome) = caller.step(&Secret::from_text(KEY), now) {
+        if let Some(outcome) = connector.step(&Secret::from_text(KEY), now) {
             return outcome;
         }
         assert!(now < watchdog, "the call does not end");
@@ -358,10 +359,10 @@ fn as_time_goes_by(caller: &mut Caller) -> Result<Entered, Error> {
 #[test]
 fn a_refusal_that_takes_its_time_ends_the_call() {
     let (sockets, route) = dead();
-    let (mut caller, begin) = call(&[&route], Duration::from_secs(120));
-    assert!(caller.step(&Secret::from_text(KEY), begin).is_none());
+    let (mut connector, begin) = call(&[&route], Duration::from_secs(120));
+    assert!(connector.step(&Secret::from_text(KEY), begin).is_none());
     drop(sockets);
-    let error = as_time_goes_by(&mut caller).err().unwrap();
+    let error = as_time_goes_by(&mut connector).err().unwrap();
     assert!(
         matches!(error, Error::Unreachable { refused: true, .. }),
         "{error}"
@@ -374,14 +375,14 @@ fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_dead() {
     let (mut root, refusing) = listening(1);
     for routes in [[&dead, &refusing], [&refusing, &dead]] {
         let begin = Instant::now();
-        let mut caller = Caller::new(
+        let mut connector = Connector::new(
             "the rendezvous".to_owned(),
             routes.map(Clone::clone).to_vec(),
             Intent::Rendezvous { world: [0; 8] },
             REFUSAL,
             (begin, begin + Duration::from_secs(120)),
         );
-        let error = until_the_end(&mut caller, begin, |now, _| {
+        let error = until_the_end(&mut connector, begin, |now, _| {
             assert!(now < begin + 3 * ATTEMPT);
             root.serve(now, &|_, _| true);
         });
@@ -396,10 +397,10 @@ fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
     let (unused, refusing) = silent();
     drop(unused);
     for routes in [&[&dead][..], &[&dead, &refusing], &[&refusing, &dead]] {
-        let (caller, begin) = call(routes, Duration::from_secs(120));
+        let (connector, begin) = call(routes, Duration::from_secs(120));
         let until = begin + Duration::from_secs(2);
-        let mut caller = caller.with_patience(until);
-        let error = until_the_end(&mut caller, begin, |now, _| {
+        let mut connector = connector.with_patience(until);
+        let error = until_the_end(&mut connector, begin, |now, _| {
             assert!(now <= until, "it begins another round");
         });
         let error = error.err().unwrap();
@@ -411,10 +412,10 @@ fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
 #[test]
 fn a_peer_that_has_taken_the_call_may_answer_when_patience_has_ended() {
     let (mut peer, right) = listening(1);
-    let (caller, begin) = call(&[&right], Duration::from_secs(120));
+    let (connector, begin) = call(&[&right], Duration::from_secs(120));
     let until = begin + Duration::from_millis(250);
-    let mut caller = caller.at_once().with_patience(until);
-    until_the_end(&mut caller, begin, |now, _| {
+    let mut connector = connector.at_once().with_patience(until);
+    until_the_end(&mut connector, begin, |now, _| {
         if now > until + Duration::from_secs(60) {
             peer.serve(now, &|_, _| true);
         }
@@ -428,11 +429,11 @@ fn a_call_may_try_all_routes_at_once() {
     let (mut peer, right) = listening(1);
     let routes = dead.iter().map(|(_, route)| route);
     let routes: Vec<_> = routes.chain([&right]).collect();
-    let (caller, begin) = call(&routes, Duration::from_secs(120));
-    let mut caller = caller.at_once();
-    assert!(caller.step(&Secret::from_text(KEY), begin).is_none());
-    assert_eq!(caller.attempts.len(), routes.len());
-    until_the_end(&mut caller, begin, |now, _| {
+    let (connector, begin) = call(&routes, Duration::from_secs(120));
+    let mut connector = connector.at_once();
+    assert!(connector.step(&Secret::from_text(KEY), begin).is_none());
+    assert_eq!(connector.attempts.len(), routes.len());
+    until_the_end(&mut connector, begin, |now, _| {
         peer.serve(now, &|_, _| true);
     })
     .unwrap();
@@ -442,16 +443,16 @@ fn a_call_may_try_all_routes_at_once() {
 fn more_routes_are_asked_for_when_none_leads_to_the_peer() {
     let (_sockets, dead) = dead();
     let (mut peer, right) = listening(1);
-    let (caller, begin) = call(&[&dead], Duration::from_secs(120));
-    let mut caller = caller.with_more();
+    let (connector, begin) = call(&[&dead], Duration::from_secs(120));
+    let mut connector = connector.with_more();
     let mut now = begin;
-    while !caller.is_at_a_loss() {
-        assert!(caller.step(&Secret::from_text(KEY), now).is_none());
+    while !connector.is_at_a_loss() {
+        assert!(connector.step(&Secret::from_text(KEY), now).is_none());
         assert!(now < begin + 2 * ATTEMPT);
         now += Duration::from_millis(20);
     }
-    caller.add(vec![right]);
-    until_the_end(&mut caller, now, |now, _| {
+    connector.add(vec![right]);
+    until_the_end(&mut connector, now, |now, _| {
         peer.serve(now, &|_, _| true);
     })
     .unwrap();

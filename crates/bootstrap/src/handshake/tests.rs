@@ -29,8 +29,8 @@ proptest! {
         with: u8,
         cut: prop::sample::Index,
     ) {
-        let purpose = Purpose { context: 1, kind: Kind::Tcp, number: 2 };
-        let intent = Intent::Stream { from: 0, to: 1, purpose };
+        let stream_id = StreamId { context: 1, kind: StreamKind::Tcp, number: 2 };
+        let intent = Intent::Stream { from: 0, to: 1, stream_id };
         let mut bytes = Open { version: PROTOCOL, intent, nonce: [7; 32] }.encode();
         prop_assert!(Open::decode(&bytes[..cut.index(bytes.len())]).is_err());
         let at = at.index(bytes.len());
@@ -49,9 +49,10 @@ proptest! {
         nonce: [u8; 32],
         kind in 0u8..3,
     ) {
-        let kind = Kind::from_byte(kind).unwrap();
-        let purpose = Purpose { context, kind, number };
-        let open = Open { version: PROTOCOL, intent: Intent::Stream { from, to, purpose }, nonce };
+        let kind = StreamKind::from_byte(kind).unwrap();
+        let stream_id = StreamId { context, kind, number };
+        let intent = Intent::Stream { from, to, stream_id };
+        let open = Open { version: PROTOCOL, intent, nonce };
         prop_assert!(open.encode().len() <= MAX_HANDSHAKE);
         prop_assert_eq!(Open::decode(&open.encode()), Ok(open));
     }

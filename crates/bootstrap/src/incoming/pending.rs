@@ -17,7 +17,7 @@ use crate::net;
 use crate::owner::{self, NotOwn};
 use crate::secret::random;
 use crate::wire::{FrameKind, WireError, frame};
-use crate::{Purpose, Secret};
+use crate::{Secret, StreamId};
 
 pub(super) struct PendingConnection {
     pub(super) socket: Unshared<Socket>,
@@ -48,7 +48,7 @@ pub(super) enum Outcome {
     Rank(WorldName, Box<Hello>, Sealer),
     Stream {
         from: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         seals: Seals,
     },
     Relay {
@@ -127,11 +127,11 @@ impl PendingConnection {
             },
             Outcome::Stream {
                 from,
-                purpose,
+                stream_id,
                 seals,
             } => Admitted::Stream {
                 from,
-                purpose,
+                stream_id,
                 stream: Entered { socket, seals }.into_stream(),
             },
             Outcome::Relay { next } => Admitted::Relay { next, near: socket },
@@ -189,8 +189,10 @@ impl PendingConnection {
                 if !key.verify(handshake::CLIENT, &transcript, proof) {
                     return Err(HandshakeError::Secret);
                 }
-                if let Intent::Stream { from, purpose, .. } = intent
-                    && !admits(from, purpose)
+                if let Intent::Stream {
+                    from, stream_id, ..
+                } = intent
+                    && !admits(from, stream_id)
                 {
                     return Err(HandshakeError::Crossed);
                 }
@@ -248,9 +250,11 @@ impl PendingConnection {
                 self.stage = Stage::Greeting(world, seals.sealer);
                 None
             }
-            Intent::Stream { from, purpose, .. } => Some(Outcome::Stream {
+            Intent::Stream {
+                from, stream_id, ..
+            } => Some(Outcome::Stream {
                 from,
-                purpose,
+                stream_id,
                 seals,
             }),
             Intent::Relay { next, .. } => Some(Outcome::Relay { next }),

@@ -1,5 +1,5 @@
-//! Handshakes with a listener: by authentic callers, callers without the secret, and malformed
-//! frames.
+//! Handshakes with a listener: by authentic connectors, connectors without the secret, and
+//! malformed frames.
 
 mod crowds;
 
@@ -10,13 +10,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::address::Address;
-use crate::connect::{Call, Unreached, call, redial};
+use crate::connect::{Connect, Unreached, establish, redial};
 use crate::dial::Route;
 use crate::frame::FrameReader;
 use crate::handshake::{self, EnterError, Entered, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
 use crate::hello::tests::hello;
 use crate::wire::{FrameKind, frame};
-use crate::{Error, Kind, Secret, sealed_frame};
+use crate::{Error, Secret, StreamKind, sealed_frame};
 
 const KEY: &[u8] = b"the key";
 /// The capacity of lobbies that tests fill: needs no more descriptors than any machine gives.
@@ -27,16 +27,16 @@ fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
+    let mut incoming = Incoming::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     let deadline = Instant::now() + Duration::from_secs(30);
     let served = std::thread::spawn(move || {
-        while Instant::now() < deadline && lobby.refused.secret.count == 0 {
+        while Instant::now() < deadline && incoming.refused.secret.count == 0 {
             let mut fds = Vec::new();
-            lobby.watch(&mut fds);
+            incoming.watch(&mut fds);
             net::poll(&mut fds, Some(Instant::now() + Duration::from_millis(50))).unwrap();
             drop(fds);
             if let Some(Admitted::Stream { from, .. }) =
-                lobby.serve(Instant::now(), &|_, _| true).pop()
+                incoming.serve(Instant::now(), &|_, _| true).pop()
             {
                 return Some(from);
             }
@@ -53,15 +53,15 @@ fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
 }
 
 fn stream_to(to: u32) -> Intent {
-    let purpose = Purpose {
+    let stream_id = StreamId {
         context: 1,
-        kind: Kind::Tcp,
+        kind: StreamKind::Tcp,
         number: 0,
     };
     Intent::Stream {
         from: 0,
         to,
-        purpose,
+        stream_id,
     }
 }
 
@@ -70,7 +70,7 @@ fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Stream, Error> {
 }
 
 fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Stream, Error> {
-    call(&Call {
+    establish(&Connect {
         peer: "rank 1",
         routes,
         key: &Secret::from_text(key),
@@ -135,7 +135,7 @@ fn a_silent_stranger_at_one_address_leaves_time_for_another() {
     };
     let (right, served) = serve();
     let routes = [wrong.clone(), right];
-    let mut again = Call {
+    let mut again = Connect {
         peer: "rank 1",
         routes: &routes,
         key: &Secret::from_text(KEY),
@@ -218,8 +218,8 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let key = Secret::from_text(KEY);
-    let mut lobby = Lobby::new(ListenerRole::Rendezvous, Keys::one(key), vec![listener]);
-    lobby.capacity = PLACES;
+    let mut incoming = Incoming::new(ListenerRole::Rendezvous, Keys::one(key), vec![listener]);
+    incoming.capacity = PLACES;
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
     let dial = || net::connect_tcp(None, target, deadline).unwrap();
@@ -231,19 +231,23 @@ fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
     };
     while !matches!(entry.step(&rank, &key, "the rendezvous"), Ok(true)) {
         assert!(Instant::now() < deadline);
-        assert!(lobby.serve(begin, &|_, _| true).is_empty());
+        assert!(incoming.serve(begin, &|_, _| true).is_empty());
     }
     let strangers: Vec<Socket> = (0..2 * PLACES).map(|_| dial()).collect();
     for tick in 0..8 {
-        assert!(lobby.serve(begin + tick * PAUSE, &|_, _| true).is_empty());
+        assert!(
+            incoming
+                .serve(begin + tick * PAUSE, &|_, _| true)
+                .is_empty()
+        );
     }
-    assert!(lobby.refused.unproved.count >= PLACES as u64 / 2);
+    assert!(incoming.refused.unproved.count >= PLACES as u64 / 2);
     let sealer = &mut entry.seals(&key).sealer;
     let bytes = sealed_frame::sealed(sealer, FrameKind::Hello, hello(1, 3).encode());
     net::write_all(&rank, &bytes, deadline).unwrap();
     let admitted = loop {
         assert!(Instant::now() < deadline);
-        if let Some(admitted) = lobby.serve(begin + 4 * GRACE, &|_, _| true).pop() {
+        if let Some(admitted) = incoming.serve(begin + 4 * GRACE, &|_, _| true).pop() {
             break admitted;
         }
     };
@@ -298,11 +302,11 @@ proptest! {
     }
 }
 
-/// Runs in a process of its own, in which neither caller nor lobby has a descriptor left.
+/// Runs in a process of its own, in which neither end has a descriptor left.
 #[test]
 fn without_descriptors_both_ends_are_told_at_once() {
     const ALONE: &str = "SPARK_CCL_TEST_ALONE";
-    const NAME: &str = "lobby::tests::without_descriptors_both_ends_are_told_at_once";
+    const NAME: &str = "incoming::tests::without_descriptors_both_ends_are_told_at_once";
     if std::env::var_os(ALONE).is_none() {
         let mut alone = std::process::Command::new("sh");
         alone.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
@@ -329,7 +333,7 @@ fn without_descriptors_both_ends_are_told_at_once() {
         error.contains("open a connection") && error.contains("(64)"),
         "{error}"
     );
-    // Frees one for the caller's socket, and none for the listener's.
+    // Frees one for the connector's socket, and none for the listener's.
     files.pop();
     let error = connect(&route, KEY, stream_to(1)).unwrap_err().to_string();
     assert!(error.contains("be accepted by rank 1"), "{error}");

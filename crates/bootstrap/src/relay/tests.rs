@@ -4,48 +4,48 @@ use spark_ccl_seal::Stream;
 
 use super::*;
 use crate::address::Address;
-use crate::connector::Caller;
+use crate::connector::Connector;
 use crate::handshake::{Entered, Intent};
-use crate::incoming::{Admitted, ListenerRole, Lobby};
+use crate::incoming::{Admitted, Incoming, ListenerRole};
 use crate::keys::Keys;
-use crate::{Error, Kind, Purpose, Secret};
+use crate::{Error, Secret, StreamId, StreamKind};
 
 const KEY: &[u8] = b"the key";
 const INTENT: Intent = Intent::Stream {
     from: 0,
     to: 2,
-    purpose: Purpose {
+    stream_id: StreamId {
         context: 1,
-        kind: Kind::Tcp,
+        kind: StreamKind::Tcp,
         number: 0,
     },
 };
 
 /// The listener of a rank of three, and the route to it.
-fn listening(rank: u32) -> (Lobby, Route) {
+fn listening(rank: u32) -> (Incoming, Route) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank, size: 3 };
-    let lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
+    let incoming = Incoming::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     let source = None;
-    (lobby, Route::Tcp { source, target })
+    (incoming, Route::Tcp { source, target })
 }
 
-fn calling(way: Route, deadline: Instant) -> Caller {
+fn calling(way: Route, deadline: Instant) -> Connector {
     let name = "rank 2".to_owned();
     let times = (Instant::now(), deadline);
-    Caller::new(name, vec![way], INTENT, Duration::from_millis(500), times)
+    Connector::new(name, vec![way], INTENT, Duration::from_millis(500), times)
 }
 
 struct Ring {
-    relay: Lobby,
+    relay: Incoming,
     relays: Relays,
     /// The routes from rank 1 to rank 2.
     onward: Vec<Route>,
-    last: Lobby,
+    last: Incoming,
     /// From rank 0 to rank 2.
     way: Route,
-    caller: Caller,
+    connector: Connector,
     deadline: Instant,
     arrived: Option<Stream>,
 }
@@ -65,7 +65,7 @@ impl Ring {
             relays: Relays::default(),
             onward: vec![to_last],
             last,
-            caller: calling(way.clone(), deadline),
+            connector: calling(way.clone(), deadline),
             way,
             deadline,
             arrived: None,
@@ -98,7 +98,7 @@ impl Ring {
     fn call(&mut self, key: &Secret) -> Result<Stream, Error> {
         loop {
             self.serve();
-            if let Some(outcome) = self.caller.step(key, Instant::now()) {
+            if let Some(outcome) = self.connector.step(key, Instant::now()) {
                 return outcome.map(Entered::into_stream);
             }
         }
@@ -160,22 +160,22 @@ fn the_end_of_each_direction_is_passed_on_and_then_nothing_is_kept() {
 }
 
 #[test]
-fn a_caller_hears_that_the_next_rank_is_not_reached() {
+fn a_connector_hears_that_the_next_rank_is_not_reached() {
     let mut ring = Ring::new();
     ring.onward.clear();
-    ring.caller = calling(ring.way.clone(), Instant::now() + Duration::from_secs(1));
+    ring.connector = calling(ring.way.clone(), Instant::now() + Duration::from_secs(1));
     let error = ring.call(&Secret::from_text(KEY)).map(drop).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("does not reach the next one"), "{text}");
 }
 
 #[test]
-fn a_caller_tries_again_where_the_next_rank_was_not_reached() {
+fn a_connector_tries_again_where_the_next_rank_was_not_reached() {
     let mut ring = Ring::new();
     let onward = std::mem::take(&mut ring.onward);
     for _ in 0..10 {
         ring.serve();
-        let step = ring.caller.step(&Secret::from_text(KEY), Instant::now());
+        let step = ring.connector.step(&Secret::from_text(KEY), Instant::now());
         assert!(step.is_none());
     }
     ring.onward = onward;

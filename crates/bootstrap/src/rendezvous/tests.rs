@@ -7,17 +7,17 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_seal::{Opener, Sealer};
 
 use super::*;
-use crate::connect::{Call, call};
+use crate::connect::{Connect, establish};
 use crate::frame::FrameReader;
 use crate::handshake::{Entered, Intent};
 use crate::hello::tests::hello;
 use crate::routes::routes;
-use crate::{Kind, Options, Purpose, Session, UniqueId, keys, net, sealed_frame};
+use crate::{Options, Session, StreamId, StreamKind, UniqueId, keys, net, sealed_frame};
 
 /// Connects to the rendezvous, as a rank does.
 fn connect(id: &UniqueId) -> Entered {
     let targets: Vec<_> = id.addresses().into_iter().map(Into::into).collect();
-    call(&Call {
+    establish(&Connect {
         peer: "the rendezvous",
         routes: &routes(&[], &targets, None),
         key: &keys::key(&id.secret()),
@@ -108,9 +108,9 @@ fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
 #[test]
 fn ranks_that_no_way_joins_are_named_to_both() {
     let id = UniqueId::create(&Options::default()).unwrap();
-    let purpose = Purpose {
+    let stream_id = StreamId {
         context: 0,
-        kind: Kind::Control,
+        kind: StreamKind::Control,
         number: 0,
     };
     let agreeing = Hello {
@@ -128,7 +128,7 @@ fn ranks_that_no_way_joins_are_named_to_both() {
     };
     say(&mut stream, FrameKind::Survey, survey.encode(), false);
     let error = session
-        .connect_all(&BTreeSet::from([1]), purpose, soon())
+        .connect_all(&BTreeSet::from([1]), stream_id, soon())
         .unwrap_err();
     assert!(matches!(error, Error::Links(_)), "{error}");
     let text = error.to_string();
@@ -160,14 +160,14 @@ fn member(hello: Hello) -> Member {
 #[test]
 fn who_is_missing_is_said_now_and_then_once_a_rank_has_come() {
     let options = Options {
-        meeting: "MASTER_ADDR=there".to_owned(),
+        rendezvous_setting: "MASTER_ADDR=there".to_owned(),
         doubt: "it is not here".to_owned(),
         ..Options::default()
     };
     let start = Instant::now();
-    let mut service = Service::new(Arc::new(Stop::new().unwrap()), &options).unwrap();
+    let mut service = RendezvousService::new(Arc::new(Stop::new().unwrap()), &options).unwrap();
     service.listens_at(&["0.0.0.0:29500".parse().unwrap()]);
-    let said = |service: &mut Service, second| {
+    let said = |service: &mut RendezvousService, second| {
         service.reminder(start + Duration::from_secs(second), &|| None)
     };
     assert_eq!(said(&mut service, 60), None);

@@ -1,6 +1,6 @@
 //! The datagrams as bytes. Pure functions.
 
-use super::Words;
+use super::SearchKey;
 use crate::Secret;
 use crate::handshake::WorldName;
 use crate::wire::{Reader, WireError, Writer};
@@ -18,7 +18,7 @@ const MOST_HOPS: u8 = MOST_RANKS as u8;
 pub(super) type Nonce = [u8; 8];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct Datagram {
     pub(super) world: WorldName,
     pub(super) what: What,
 }
@@ -31,7 +31,7 @@ pub(super) enum What {
     Answer { nonce: Nonce, port: u16, hops: u8 },
 }
 
-impl Note {
+impl Datagram {
     pub(super) fn encode(&self, key: &Secret) -> Vec<u8> {
         let (kind, nonce, port, hops) = match self.what {
             What::Question { nonce } => (0, nonce, 0, 0),
@@ -46,7 +46,7 @@ impl Note {
     }
 
     /// Decodes a datagram; `None` unless a rank of this world has sent it.
-    pub(super) fn decode(bytes: &[u8], words: &Words) -> Option<What> {
+    pub(super) fn decode(bytes: &[u8], datagram_key: &SearchKey) -> Option<What> {
         let (content, tag) = bytes.split_last_chunk::<TAG>()?;
         let read = || -> Result<(WorldName, u8, Nonce, u16, u8), WireError> {
             let mut from = Reader::new(content);
@@ -60,7 +60,7 @@ impl Note {
         };
         let (world, kind, nonce, port, hops) = read().ok()?;
         // Comparing the world's name first saves the digest for datagrams of other worlds.
-        if world != words.world || !words.key.verify(LABEL, content, tag) {
+        if world != datagram_key.world || !datagram_key.key.verify(LABEL, content, tag) {
             return None;
         }
         match kind {

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
 
-use super::Words;
-use super::datagram::{Nonce, Note, What};
+use super::SearchKey;
+use super::datagram::{Datagram, Nonce, What};
 use super::sockets::Sockets;
 use crate::address::Address;
 use crate::dial::Route;
-use crate::incoming::{Admitted, ListenerRole, Lobby};
+use crate::incoming::{Admitted, Incoming, ListenerRole};
 use crate::keys::Keys;
 use crate::listening;
 use crate::relay::Relays;
@@ -22,15 +22,15 @@ use crate::wiring::MOST_RANKS;
 const BETWEEN_ANSWERS: Duration = Duration::from_millis(20);
 const MOST_ASKED: usize = 2 * MOST_RANKS as usize;
 
-pub(crate) struct Post {
-    words: Words,
+pub(crate) struct Responder {
+    datagram_key: SearchKey,
     own: Vec<Address>,
     /// The route by which this rank reached the rendezvous, and its number of hops.
     upstream: Route,
     hops: u8,
     sockets: Sockets,
     /// The listeners for connections to pass on, opened by the first question.
-    lobby: Option<Lobby>,
+    incoming: Option<Incoming>,
     bound: Vec<SocketAddr>,
     relays: Relays,
     answers_from: Instant,
@@ -38,20 +38,25 @@ pub(crate) struct Post {
     asked: BTreeSet<Nonce>,
 }
 
-impl Post {
+impl Responder {
     /// For a rank that has reached the rendezvous at this address, by way of `hops` others.
-    pub(crate) fn new(words: Words, own: &[Address], upstream: SocketAddr, hops: u8) -> Self {
+    pub(crate) fn new(
+        datagram_key: SearchKey,
+        own: &[Address],
+        upstream: SocketAddr,
+        hops: u8,
+    ) -> Self {
         let route = Route::Tcp {
             source: None,
             target: upstream,
         };
         Self {
-            words,
+            datagram_key,
             own: own.to_vec(),
             upstream: route,
             hops,
-            sockets: Sockets::open(words.port, own),
-            lobby: None,
+            sockets: Sockets::open(datagram_key.port, own),
+            incoming: None,
             bound: Vec::new(),
             relays: Relays::default(),
             answers_from: Instant::now(),
@@ -66,7 +71,7 @@ impl Post {
 
     /// Answers questions, and advances the connections, without blocking.
     pub(crate) fn serve(&mut self, now: Instant) {
-        for (_, what) in self.sockets.hear(&self.words) {
+        for (_, what) in self.sockets.hear(&self.datagram_key) {
             if let What::Question { nonce } = what
                 && self.asked.len() < MOST_ASKED
             {
@@ -79,8 +84,8 @@ impl Post {
                 self.answers_from = now + BETWEEN_ANSWERS;
             }
         }
-        if let Some(lobby) = &mut self.lobby {
-            for admitted in lobby.serve(now, &|_, _| true) {
+        if let Some(incoming) = &mut self.incoming {
+            for admitted in incoming.serve(now, &|_, _| true) {
                 if let Admitted::Onward { near } = admitted {
                     spark_ccl_log::info!("passes a connection on to the rendezvous");
                     self.relays
@@ -92,7 +97,7 @@ impl Post {
     }
 
     fn answer(&mut self, nonce: Nonce) {
-        if self.lobby.is_none() {
+        if self.incoming.is_none() {
             let Ok(listeners) = listening::listen_on(&self.own) else {
                 return;
             };
@@ -100,38 +105,38 @@ impl Post {
                 .iter()
                 .filter_map(|it| it.local_addr().ok()?.as_socket());
             self.bound = bound.collect();
-            let keys = Keys::one(self.words.key);
-            self.lobby = Some(Lobby::new(ListenerRole::Onward, keys, listeners));
+            let keys = Keys::one(self.datagram_key.key);
+            self.incoming = Some(Incoming::new(ListenerRole::Onward, keys, listeners));
         }
         self.sockets.tell_all(|own| {
             let is_there = |bound: &&SocketAddr| **bound == own.with_port(bound.port());
             let port = self.bound.iter().find(is_there)?.port();
-            let answer = Note {
-                world: self.words.world,
+            let answer = Datagram {
+                world: self.datagram_key.world,
                 what: What::Answer {
                     nonce,
                     port,
                     hops: self.hops + 1,
                 },
             };
-            Some(answer.encode(&self.words.key))
+            Some(answer.encode(&self.datagram_key.key))
         });
     }
 
     /// Adds the descriptors that wake [`serve`](Self::serve).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         self.sockets.watch(fds);
-        if let Some(lobby) = &self.lobby {
-            lobby.watch(fds);
+        if let Some(incoming) = &self.incoming {
+            incoming.watch(fds);
         }
         self.relays.watch(fds);
     }
 
     /// When [`serve`](Self::serve) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
-        let lobby = self.lobby.as_ref().and_then(Lobby::next_wake);
+        let incoming = self.incoming.as_ref().and_then(Incoming::next_wake);
         let answers = (!self.asked.is_empty()).then_some(self.answers_from);
-        let wakes = [lobby, self.relays.next_wake(), answers];
+        let wakes = [incoming, self.relays.next_wake(), answers];
         wakes.into_iter().flatten().min()
     }
 }

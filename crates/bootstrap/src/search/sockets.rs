@@ -7,8 +7,8 @@ use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use spark_ccl_fork::Unshared;
 
-use super::Words;
-use super::datagram::{LENGTH, Note, What};
+use super::SearchKey;
+use super::datagram::{Datagram, LENGTH, What};
 use crate::address::{Address, needs_scope};
 
 /// All hosts of a network are members of these groups without joining.
@@ -69,7 +69,7 @@ impl Sockets {
     }
 
     /// The messages of ranks of this world, and their senders.
-    pub(super) fn hear(&self, words: &Words) -> Vec<(SocketAddr, What)> {
+    pub(super) fn hear(&self, datagram_key: &SearchKey) -> Vec<(SocketAddr, What)> {
         let mut heard = Vec::new();
         // One byte more, to detect a longer datagram.
         let mut bytes = [0; LENGTH + 1];
@@ -78,7 +78,7 @@ impl Sockets {
                 let Ok((count, from)) = socket.recv_from(&mut bytes) else {
                     break;
                 };
-                let what = Note::decode(&bytes[..count], words);
+                let what = Datagram::decode(&bytes[..count], datagram_key);
                 heard.extend(what.map(|what| (from, what)));
             }
         }

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::{Mode, REFUSAL, Session};
-use crate::connector::Caller;
+use crate::connector::Connector;
 use crate::dial::Route;
 use crate::handshake::Intent;
 use crate::join::check_rank;
 use crate::network::Network;
 use crate::routes::put_last;
-use crate::{Error, Purpose, Via};
+use crate::{Error, StreamId, Via};
 
 /// How long the lower rank waits for the higher rank's call before it calls itself.
 const DEFERRAL: Duration = Duration::from_millis(10);
@@ -19,9 +19,9 @@ const LONGEST_DEFERRAL: Duration = Duration::from_millis(100);
 
 impl Session {
     /// Asks for a link's stream to a peer, and does not wait for it. The stream goes to the
-    /// [attendant](Self::attend) of its context, and its other end to the peer's attendant.
+    /// [handler](Self::handle_streams) of its context, and its other end to the peer's handler.
     ///
-    /// There is one stream per purpose, no matter which end asks for it. Once it is delivered, do
+    /// There is one stream per id, no matter which end asks for it. Once it is delivered, do
     /// not ask for it again. The ways are tried in order until the deadline. A peer that has the
     /// call but is stopped may answer later.
     ///
@@ -30,11 +30,11 @@ impl Session {
     pub fn reach(
         &self,
         peer: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         ways: &[Via],
         deadline: Instant,
     ) -> Result<(), Error> {
-        self.reach_around(peer, purpose, (ways, &[]), deadline)
+        self.reach_around(peer, stream_id, (ways, &[]), deadline)
     }
 
     /// The same where nothing comes back from some addresses of the peer: these are tried last, in
@@ -45,13 +45,13 @@ impl Session {
     pub fn reach_around(
         &self,
         peer: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         (ways, silent): (&[Via], &[IpAddr]),
         deadline: Instant,
     ) -> Result<(), Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
-            Mode::Local(local_rank) => local_rank.reach(peer, purpose, ways),
+            Mode::Local(local_rank) => local_rank.reach(peer, stream_id, ways),
             Mode::Network(network) => {
                 let mut routes = self.routes(network, peer, ways)?;
                 put_last(&mut routes, silent);
@@ -65,16 +65,16 @@ impl Session {
                 let intent = Intent::Stream {
                     from: self.rank,
                     to: peer,
-                    purpose,
+                    stream_id,
                 };
-                let caller = Caller::new(
+                let connector = Connector::new(
                     self.describe(peer),
                     routes,
                     intent,
                     REFUSAL,
                     (self.begin(peer), deadline),
                 );
-                network.requests.call(peer, purpose, caller);
+                network.requests.call(peer, stream_id, connector);
                 Ok(())
             }
         }

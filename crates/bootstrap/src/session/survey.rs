@@ -8,12 +8,12 @@ use rustix::event::PollFd;
 use spark_ccl_seal::Stream;
 
 use super::{Mode, REFUSAL, Session};
-use crate::connector::Caller;
+use crate::connector::Connector;
 use crate::handshake::{Entered, Intent};
 use crate::network::{Network, reachable};
-use crate::reachability::Prospect;
+use crate::reachability::Reachability;
 use crate::wiring::{MOST_RANKS, Survey, Wiring};
-use crate::{Error, Purpose, Via, net};
+use crate::{Error, StreamId, Via, net};
 
 /// How long a rank tries to reach another by itself, if others may pass its streams on.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ type Outcome = (u32, Result<Stream, Error>);
 
 impl Session {
     /// Opens a stream to each of `peers` that this rank reaches by itself. All ranks call this
-    /// once, for the same purpose, and name each other.
+    /// once, for the same id, and name each other.
     ///
     /// In worlds of up to 8 ranks, which all name all others, leaves out those that this rank does
     /// not reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
@@ -39,21 +39,21 @@ impl Session {
     pub fn connect_all(
         &self,
         peers: &BTreeSet<u32>,
-        purpose: Purpose,
+        stream_id: StreamId,
         deadline: Instant,
     ) -> Result<Vec<(u32, Stream)>, Error> {
         let (above, below): (Vec<u32>, Vec<u32>) = peers.iter().partition(|&&it| it > self.rank);
         let mut streams = match &self.mode {
             Mode::Local(_) => {
-                let via = |peer| (peer, self.connect(peer, purpose, Via::Unix, deadline));
+                let via = |peer| (peer, self.connect(peer, stream_id, Via::Unix, deadline));
                 let calls = below.into_iter().map(via);
                 calls.map(|(peer, it)| Ok((peer, it?))).collect()
             }
-            Mode::Network(network) => self.survey(network, &below, purpose, deadline),
+            Mode::Network(network) => self.survey(network, &below, stream_id, deadline),
         }?;
         for peer in above {
             if self.wiring().joins(self.rank, peer) {
-                streams.push((peer, self.accept(peer, purpose, deadline)?));
+                streams.push((peer, self.accept(peer, stream_id, deadline)?));
             }
         }
         Ok(streams)
@@ -71,17 +71,17 @@ impl Session {
         &self,
         network: &Network,
         below: &[u32],
-        purpose: Purpose,
+        stream_id: StreamId,
         deadline: Instant,
     ) -> Result<Vec<(u32, Stream)>, Error> {
         let has_ways_round = self.size() <= MOST_RANKS;
         let mut calls = Vec::new();
         for &peer in below {
-            let mut caller = self.caller(network, peer, purpose, deadline)?;
+            let mut connector = self.connector(network, peer, stream_id, deadline)?;
             if has_ways_round {
-                caller = self.limited(network, peer, caller);
+                connector = self.limited(network, peer, connector);
             }
-            calls.push((peer, caller));
+            calls.push((peer, connector));
         }
         let (mut streams, mut missed) = (Vec::new(), Vec::new());
         for (peer, outcome) in self.call(network, calls, deadline)? {
@@ -107,56 +107,56 @@ impl Session {
     }
 
     /// Limits the time of a call to a rank to which others may pass streams on.
-    fn limited(&self, network: &Network, peer: u32, caller: Caller) -> Caller {
+    fn limited(&self, network: &Network, peer: u32, connector: Connector) -> Connector {
         let host = |rank| self.peer(rank).host_id;
         let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
         let others = (0..self.size()).filter(is_other);
         let others = others.flat_map(|rank| reachable(self.peer(rank), false, net::is_own));
-        let prospect = Prospect {
+        let reachability = Reachability {
             own: &network.own,
             peer: &reachable(self.peer(peer), self.local_to(peer), net::is_own),
             others: &others.collect::<Vec<_>>(),
             source_to: &net::source_to,
         };
-        if !prospect.is_poor() {
-            return caller.with_patience(Instant::now() + PATIENCE);
+        if !reachability.is_unlikely() {
+            return connector.with_patience(Instant::now() + PATIENCE);
         }
         spark_ccl_log::info!("no network is known to lead to {}", self.describe(peer));
-        caller.at_once().with_patience(Instant::now() + DOUBT)
+        connector.at_once().with_patience(Instant::now() + DOUBT)
     }
 
-    fn caller(
+    fn connector(
         &self,
         network: &Network,
         peer: u32,
-        purpose: Purpose,
+        stream_id: StreamId,
         deadline: Instant,
-    ) -> Result<Caller, Error> {
+    ) -> Result<Connector, Error> {
         let is_local = self.local_to(peer);
         let via = if is_local { Via::Unix } else { Via::ANY };
         let routes = network.routes(self.peer(peer), via, is_local)?;
         let intent = Intent::Stream {
             from: self.rank,
             to: peer,
-            purpose,
+            stream_id,
         };
         let name = self.describe(peer);
         let times = (Instant::now(), deadline);
-        Ok(Caller::new(name, routes, intent, REFUSAL, times))
+        Ok(Connector::new(name, routes, intent, REFUSAL, times))
     }
 
     /// Makes calls at the same time. Returns their outcomes.
     fn call(
         &self,
         network: &Network,
-        mut calls: Vec<(u32, Caller)>,
+        mut calls: Vec<(u32, Connector)>,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Error> {
         let mut outcomes = Vec::new();
         loop {
             let now = Instant::now();
-            calls.retain_mut(|(peer, caller)| {
-                let outcome = caller.step(&network.key, now);
+            calls.retain_mut(|(peer, connector)| {
+                let outcome = connector.step(&network.key, now);
                 let goes_on = outcome.is_none();
                 let outcome = outcome.map(|it| it.map(Entered::into_stream));
                 outcomes.extend(outcome.map(|outcome| (*peer, outcome)));
@@ -169,23 +169,25 @@ impl Session {
             if let Some(error) = errors.into_iter().find(|error| is_final(error)) {
                 return Err(error.clone());
             }
-            let Some((peer, caller)) = calls.first() else {
+            let Some((peer, connector)) = calls.first() else {
                 return Ok(outcomes);
             };
-            if let Some(error) = self.mailbox.failure() {
+            if let Some(error) = self.stream_table.failure() {
                 return Err(error);
             }
             if now >= deadline {
                 let name = self.describe(*peer);
                 let timeout = |why| Error::Timeout(format!("{name} does not answer: {why}"));
-                let silence = caller.silence(now).map(timeout);
-                return Err(silence.unwrap_or_else(|| caller.unreachable()));
+                let silence = connector.silence(now).map(timeout);
+                return Err(silence.unwrap_or_else(|| connector.unreachable()));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
-            for (_, caller) in &calls {
-                caller.watch(now, &mut fds);
+            for (_, connector) in &calls {
+                connector.watch(now, &mut fds);
             }
-            let wakes = calls.iter().filter_map(|(_, caller)| caller.next_wake(now));
+            let wakes = calls
+                .iter()
+                .filter_map(|(_, connector)| connector.next_wake(now));
             let until = wakes.chain([now + LOOK, deadline]).min();
             net::poll(&mut fds, until).map_err(|error| Error::os("wait for ranks", &error))?;
         }
@@ -194,7 +196,7 @@ impl Session {
     /// Tells the rendezvous what was found. Takes the wiring that it makes of all ranks' findings.
     fn learn(&self, network: &Network, survey: &Survey, deadline: Instant) -> Result<(), Error> {
         network.tell(survey, deadline);
-        let wiring = self.mailbox.wiring(deadline).unwrap_or_else(|| {
+        let wiring = self.stream_table.wiring(deadline).unwrap_or_else(|| {
             let text = "the rendezvous did not say in time which ranks reach each other";
             Err(Error::Timeout(text.to_owned()))
         })?;

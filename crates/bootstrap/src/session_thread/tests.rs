@@ -7,55 +7,55 @@ use crate::handshake::{EnterError, Entry, Intent, Open};
 use crate::incoming::ListenerRole;
 use crate::keys::Keys;
 use crate::link_streams::Contexts;
-use crate::{Kind, Secret};
+use crate::{Secret, StreamKind};
 
 const KEY: &[u8] = b"the key";
 
 /// The thread's state at rank 1 of two, listening on a Unix socket of this name, and the
 /// rendezvous' end of its stream.
-fn acceptor(name: &str) -> (Acceptor, Socket) {
+fn session_thread(name: &str) -> (SessionThread, Socket) {
     let key = Secret::from_text(KEY);
     let role = ListenerRole::Streams { rank: 1, size: 2 };
     let listener = net::listen_unix(name).unwrap();
     let requests = Arc::new(Requests::new().unwrap());
     let contexts = Arc::<Contexts>::default();
     let (rendezvous, its_end) = net::tcp_pair().unwrap();
-    let rendezvous = Rendezvous::new(
+    let rendezvous = RendezvousStream::new(
         Arc::new(Unshared::new(rendezvous)),
         FrameReader::default(),
         "the rendezvous".to_owned(),
         2,
     );
-    let acceptor = Acceptor {
-        lobby: Lobby::new(role, Keys::one(key), vec![listener]),
-        mailbox: Arc::default(),
+    let session_thread = SessionThread {
+        incoming: Incoming::new(role, Keys::one(key), vec![listener]),
+        stream_table: Arc::default(),
         stop: Arc::new(Stop::new().unwrap()),
         rendezvous,
         requests: Arc::clone(&requests),
         link_streams: LinkStreams::new(1, key, requests, contexts),
         relays: Relays::default(),
         draining: Arc::default(),
-        post: None,
-        verdict: None,
+        responder: None,
+        init_result: None,
         routes: Box::new(|_| Vec::new()),
     };
-    (acceptor, its_end)
+    (session_thread, its_end)
 }
 
 /// Both connections prove themselves before the thread looks at either.
 #[test]
-fn of_two_calls_for_one_purpose_one_is_accepted() {
+fn of_two_calls_for_one_stream_id_one_is_accepted() {
     let name = format!("spark-ccl-test-two-calls-{}", std::process::id());
-    let (mut acceptor, _rendezvous) = acceptor(&name);
-    let purpose = Purpose {
+    let (mut session_thread, _rendezvous) = session_thread(&name);
+    let stream_id = StreamId {
         context: 1,
-        kind: Kind::Tcp,
+        kind: StreamKind::Tcp,
         number: 0,
     };
     let intent = Intent::Stream {
         from: 0,
         to: 1,
-        purpose,
+        stream_id,
     };
     let mut calls: Vec<(Socket, Entry)> = (0..2)
         .map(|_| {
@@ -74,9 +74,9 @@ fn of_two_calls_for_one_purpose_one_is_accepted() {
             .map(|(socket, entry)| entry.step(socket, &key, "rank 1"))
             .collect::<Vec<_>>()
     };
-    acceptor.answer();
+    session_thread.answer();
     assert!(matches!(step()[..], [Ok(false), Ok(false)]));
-    acceptor.answer();
+    session_thread.answer();
     let outcomes = step();
     assert!(
         matches!(outcomes[..], [Ok(true), Err(EnterError::Crossed)]),

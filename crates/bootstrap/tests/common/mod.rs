@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket};
-use spark_ccl_bootstrap::{Error, Kind, Options, Purpose, Session, UniqueId, Via};
+use spark_ccl_bootstrap::{Error, Options, Session, StreamId, StreamKind, UniqueId, Via};
 
 /// Far longer than anything here takes: only ends a test that hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
@@ -26,8 +26,8 @@ pub(crate) fn within(limit: Duration) -> Options {
     }
 }
 
-pub(crate) fn purpose(kind: Kind, number: u32) -> Purpose {
-    Purpose {
+pub(crate) fn stream_id(kind: StreamKind, number: u32) -> StreamId {
+    StreamId {
         context: 77,
         kind,
         number,
@@ -111,11 +111,13 @@ pub(crate) fn mesh(session: &Session) {
     let me = session.rank();
     for (number, via) in [(0, TCP), (1, Via::Unix)] {
         for peer in 0..session.size() {
-            let purpose = purpose(Kind::Control, number);
+            let stream_id = stream_id(StreamKind::Control, number);
             let stream = match peer.cmp(&me) {
-                std::cmp::Ordering::Less => session.accept(peer, purpose, soon()).unwrap(),
+                std::cmp::Ordering::Less => session.accept(peer, stream_id, soon()).unwrap(),
                 std::cmp::Ordering::Equal => continue,
-                std::cmp::Ordering::Greater => session.connect(peer, purpose, via, soon()).unwrap(),
+                std::cmp::Ordering::Greater => {
+                    session.connect(peer, stream_id, via, soon()).unwrap()
+                }
             };
             assert_eq!(exchange(&stream, me), peer);
             let unix = stream.domain().unwrap() == Domain::UNIX;

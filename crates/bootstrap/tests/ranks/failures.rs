@@ -3,11 +3,13 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
+use spark_ccl_bootstrap::{
+    Address, Error, Options, Root, Secret, Session, StreamKind, UniqueId, Via,
+};
 use spark_ccl_testing::{free_port, with_enough_time};
 
 use crate::common::{
-    TCP, common_error, in_parallel, join_all, options, purpose, same_error, soon, within, world,
+    TCP, common_error, in_parallel, join_all, options, same_error, soon, stream_id, within, world,
 };
 
 fn create() -> UniqueId {
@@ -143,13 +145,13 @@ fn beyond_loopback_a_secret_is_needed() {
 #[test]
 fn published_addresses_beyond_loopback_need_a_secret() {
     let open = ["127.0.0.1:5000", "192.0.2.1:5000"].map(|a| a.parse().unwrap());
-    let error = UniqueId::meeting(None, &open).unwrap_err();
+    let error = UniqueId::of_rendezvous(None, &open).unwrap_err();
     assert!(matches!(error, Error::NoSecret { .. }), "{error}");
     assert!(error.to_string().contains("192.0.2.1:5000"), "{error}");
     let secret = Secret::from_text(b"s");
-    assert!(UniqueId::meeting(Some(&secret), &open).is_ok());
+    assert!(UniqueId::of_rendezvous(Some(&secret), &open).is_ok());
     for unusable in [&[][..], &["127.0.0.1:0".parse().unwrap()]] {
-        let error = UniqueId::meeting(Some(&secret), unusable).unwrap_err();
+        let error = UniqueId::of_rendezvous(Some(&secret), unusable).unwrap_err();
         assert!(matches!(error, Error::UniqueId(_)), "{error}");
     }
 }
@@ -261,7 +263,7 @@ fn a_rank_that_leaves_before_the_seal_is_named() {
             // Both the rank that waits for a stream and the rank that seals get the error.
             if session.rank() == 0 {
                 session
-                    .accept(2, purpose(Kind::Control, 0), soon())
+                    .accept(2, stream_id(StreamKind::Control, 0), soon())
                     .map(|_| session)
             } else {
                 session.seal(Ok(()), soon()).map(|()| session)
@@ -304,7 +306,7 @@ fn connecting_to_a_rank_that_is_gone_names_it_and_its_addresses() {
     drop(gone);
     for via in [TCP, Via::Unix] {
         let error = sessions[0]
-            .connect(1, purpose(Kind::Control, 0), via, soon())
+            .connect(1, stream_id(StreamKind::Control, 0), via, soon())
             .unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
         assert!(

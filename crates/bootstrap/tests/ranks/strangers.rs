@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
-use spark_ccl_bootstrap::{Kind, Session, UniqueId, Via};
+use spark_ccl_bootstrap::{Session, StreamKind, UniqueId, Via};
 
-use crate::common::{self, TCP, in_parallel, options, purpose, soon};
+use crate::common::{self, TCP, in_parallel, options, soon, stream_id};
 
 /// Sends bytes, reads until the other side closes, and returns how many bytes arrived.
 fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
@@ -42,7 +42,7 @@ const GARBAGE: [&[u8]; 5] = [
 
 fn both(sessions: Vec<Session>) {
     in_parallel(sessions, |session| {
-        let wanted = purpose(Kind::Control, 0);
+        let wanted = stream_id(StreamKind::Control, 0);
         let via = Via::Tcp {
             source: None,
             target: None,
@@ -122,7 +122,7 @@ fn a_silent_client_is_closed_after_a_while() {
 
 #[test]
 fn many_ranks_at_once_all_get_in() {
-    // More than the lobby serves at a time.
+    // More than a listener serves at a time.
     let size = 100;
     let id = UniqueId::create(&options()).unwrap();
     let ranks: Vec<u32> = (0..size).collect();
@@ -213,7 +213,7 @@ fn thousands_of_silent_strangers_keep_nobody_waiting() {
     let at_rank = Flood::begin(sessions[1].peer(1).addresses[0].address);
     in_parallel(sessions, |session| {
         for (number, via) in [(0, Via::Unix), (1, TCP)] {
-            let (wanted, begin) = (purpose(Kind::Control, number), Instant::now());
+            let (wanted, begin) = (stream_id(StreamKind::Control, number), Instant::now());
             if session.rank() == 0 {
                 session.connect(1, wanted, via, soon()).unwrap();
             } else {
@@ -223,7 +223,7 @@ fn thousands_of_silent_strangers_keep_nobody_waiting() {
         }
         let never = session.accept(
             1 - session.rank(),
-            purpose(Kind::Control, 7),
+            stream_id(StreamKind::Control, 7),
             Instant::now(),
         );
         let names_strangers = never

@@ -125,7 +125,10 @@ fn world(victim: Victim, change: Change) -> ([Result<(), Error>; 2], Vec<Vec<Pee
     };
     let id = UniqueId::serve(Some(&secret), &options).unwrap();
     let between = relay(id.addresses()[0], victim, change);
-    let ids = [id, UniqueId::meeting(Some(&secret), &[between]).unwrap()];
+    let ids = [
+        id,
+        UniqueId::of_rendezvous(Some(&secret), &[between]).unwrap(),
+    ];
     let begin = Instant::now();
     let ranks = thread::scope(|scope| {
         let ranks = [0, 1].map(|rank| {
@@ -203,7 +206,7 @@ fn messages_that_are_left_out_repeated_or_moved_never_pass() {
         }
     }
     // A repeated hello takes the report's place, and the rendezvous tells all; a repeated table
-    // takes the verdict's place.
+    // takes the result's place.
     for rank in told(HELLO, Change::Repeat) {
         assert!(rank.contains(CHANGED), "{rank}");
     }

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use spark_ccl_bootstrap::{
-    Address, Cancel, Error, Kind, Options, Root, Secret, Session, UniqueId, Unreached, Via,
+    Address, Cancel, Error, Options, Root, Secret, Session, StreamKind, UniqueId, Unreached, Via,
 };
 use spark_ccl_testing::{Need, free_port, has};
 
-use crate::common::{self, TCP, in_parallel, join_all, mesh, options, purpose, soon, world};
+use crate::common::{self, TCP, in_parallel, join_all, mesh, options, soon, stream_id, world};
 
 #[test]
 fn all_pairs_connect_over_sockets() {
@@ -40,7 +40,7 @@ fn streams_open_after_the_seal_and_to_oneself() {
             session.seal(Ok(()), soon()).unwrap();
             session
         });
-        let wanted = purpose(Kind::Control, 9);
+        let wanted = stream_id(StreamKind::Control, 9);
         for peer in [0, 1] {
             let near = sessions[0].connect(peer, wanted, TCP, soon()).unwrap();
             let far = sessions[peer as usize].accept(0, wanted, soon()).unwrap();
@@ -58,13 +58,13 @@ fn a_stream_arrives_before_it_is_asked_for() {
     let streams: Vec<_> = (0..20)
         .map(|number| {
             sessions[0]
-                .connect(1, purpose(Kind::Control, number), TCP, soon())
+                .connect(1, stream_id(StreamKind::Control, number), TCP, soon())
                 .unwrap()
         })
         .collect();
     for number in (0..20).rev() {
         let far = sessions[1]
-            .accept(0, purpose(Kind::Control, number), soon())
+            .accept(0, stream_id(StreamKind::Control, number), soon())
             .unwrap();
         (&*far).write_all(&[number as u8]).unwrap();
         let mut byte = [0];
@@ -77,11 +77,11 @@ fn a_stream_arrives_before_it_is_asked_for() {
 fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
     let mut sessions = world(2);
     let (sender, arrived) = std::sync::mpsc::channel();
-    sessions[1].hand_over(Kind::Control, move |from, purpose, stream| {
-        sender.send((from, purpose, stream)).unwrap();
+    sessions[1].hand_over(StreamKind::Control, move |from, stream_id, stream| {
+        sender.send((from, stream_id, stream)).unwrap();
     });
     for number in 1..4 {
-        let wanted = purpose(Kind::Control, number);
+        let wanted = stream_id(StreamKind::Control, number);
         let near = sessions[0].redial(1, wanted, soon()).unwrap();
         let (from, seen, far) = arrived.recv_timeout(common::WATCHDOG).unwrap();
         assert_eq!((from, seen), (0, wanted));
@@ -89,14 +89,14 @@ fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
         (&*far).read_exact(&mut [0]).unwrap();
     }
     // Streams with number 0 are accepted as before.
-    let other = purpose(Kind::Control, 0);
+    let other = stream_id(StreamKind::Control, 0);
     sessions[0].connect(1, other, TCP, soon()).unwrap();
     sessions[1].accept(0, other, soon()).unwrap();
     drop(sessions.pop());
     let start = Instant::now();
     loop {
         // The peer's thread may take a moment to end.
-        match sessions[0].redial(1, purpose(Kind::Control, 9), soon()) {
+        match sessions[0].redial(1, stream_id(StreamKind::Control, 9), soon()) {
             Err(Unreached::Refused(text)) => {
                 assert!(text.contains("refused"), "{text}");
                 break;
@@ -122,7 +122,7 @@ fn a_target_and_a_source_can_be_chosen() {
         target: Some(1),
     };
     let stream = sessions[0]
-        .connect(1, purpose(Kind::Control, 0), via, soon())
+        .connect(1, stream_id(StreamKind::Control, 0), via, soon())
         .unwrap();
     assert_eq!(
         stream.peer_addr().unwrap().as_socket(),
@@ -137,7 +137,7 @@ fn a_target_and_a_source_can_be_chosen() {
         target: Some(2),
     };
     let error = sessions[0]
-        .connect(1, purpose(Kind::Control, 1), none, soon())
+        .connect(1, stream_id(StreamKind::Control, 1), none, soon())
         .unwrap_err();
     assert!(error.to_string().contains("2 addresses"), "{error}");
 }
@@ -203,7 +203,7 @@ fn published_addresses_and_a_shared_secret_are_enough() {
         let id = UniqueId::serve(secret.as_ref(), &options()).unwrap();
         let addresses = id.addresses();
         let sessions = in_parallel(vec![0, 1, 2], move |rank| {
-            let id = UniqueId::meeting(secret.as_ref(), &addresses).unwrap();
+            let id = UniqueId::of_rendezvous(secret.as_ref(), &addresses).unwrap();
             Session::join(&id, rank, 3, &options()).unwrap()
         });
         in_parallel(sessions, |session| mesh(&session));
@@ -288,7 +288,7 @@ fn accept_gives_up_at_its_deadline_and_names_the_peer() {
     for sessions in [world(2), Session::local(2).unwrap()] {
         let deadline = Instant::now() + Duration::from_millis(50);
         let error = sessions[0]
-            .accept(1, purpose(Kind::Control, 0), deadline)
+            .accept(1, stream_id(StreamKind::Control, 0), deadline)
             .unwrap_err();
         assert!(matches!(error, Error::Timeout(_)));
         assert!(error.to_string().contains("rank 1 ("), "{error}");
@@ -307,18 +307,20 @@ fn each_wait_for_a_rank_ends_when_it_is_cancelled() {
     let waits: [Wait; 4] = [
         |session| {
             session
-                .accept(1, purpose(Kind::Control, 0), soon())
+                .accept(1, stream_id(StreamKind::Control, 0), soon())
                 .map(drop)
         },
         |session| session.seal(Ok(()), soon()),
         |session| {
             let above = [1].into();
-            let connected = session.connect_all(&above, purpose(Kind::Control, 0), soon());
+            let connected = session.connect_all(&above, stream_id(StreamKind::Control, 0), soon());
             connected.map(drop)
         },
         |session| {
             session.seal(Ok(()), soon())?;
-            session.accept(1, purpose(Kind::Tcp, 0), soon()).map(drop)
+            session
+                .accept(1, stream_id(StreamKind::Tcp, 0), soon())
+                .map(drop)
         },
     ];
     for wait in waits {

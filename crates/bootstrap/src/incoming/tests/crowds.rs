@@ -1,15 +1,15 @@
-//! Many callers at once: slow ones, and strangers that take up places.
+//! Many connectors at once: slow ones, and strangers that take up places.
 
 use super::*;
 
-/// A caller on a busy machine: each of its answers comes later than [`GRACE`].
-struct SlowCaller {
+/// A connector on a busy machine: each of its answers comes later than [`GRACE`].
+struct SlowConnector {
     socket: Socket,
     entry: Entry,
     answers_at: Option<Instant>,
 }
 
-impl SlowCaller {
+impl SlowConnector {
     fn begin(target: SocketAddr) -> Self {
         let deadline = Instant::now() + Duration::from_secs(30);
         let socket = net::connect_tcp(None, target, deadline).unwrap();
@@ -46,7 +46,7 @@ impl SlowCaller {
 }
 
 #[test]
-fn slow_callers_are_not_evicted_for_ever() {
+fn slow_connectors_are_not_evicted_for_ever() {
     for delay in [GRACE * 3 / 2, GRACE * 5] {
         // Even with batches as close together as possible.
         for step in [PAUSE, 4 * PAUSE] {
@@ -55,36 +55,38 @@ fn slow_callers_are_not_evicted_for_ever() {
     }
 }
 
-/// A lobby with few places, its address, and the key that it admits.
-fn small_lobby() -> (Lobby, SocketAddr, Secret) {
+/// A listener with few places, its address, and the key that it admits.
+fn small_incoming() -> (Incoming, SocketAddr, Secret) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
     let key = Secret::from_text(KEY);
-    let mut lobby = Lobby::new(role, Keys::one(key), vec![listener]);
-    lobby.capacity = PLACES;
-    (lobby, target, key)
+    let mut incoming = Incoming::new(role, Keys::one(key), vec![listener]);
+    incoming.capacity = PLACES;
+    (incoming, target, key)
 }
 
-/// Many callers, each answering after `delay`; the lobby is served every `step`.
+/// Many connectors, each answering after `delay`; the listener is served every `step`.
 fn assert_all_get_in(delay: Duration, step: Duration) {
-    const CALLERS: usize = 4 * PLACES;
-    let (mut lobby, target, key) = small_lobby();
+    const CONNECTORS: usize = 4 * PLACES;
+    let (mut incoming, target, key) = small_incoming();
     let (mut now, mut admitted) = (Instant::now(), 0);
-    let mut callers: Vec<_> = (0..CALLERS).map(|_| SlowCaller::begin(target)).collect();
+    let mut connectors: Vec<_> = (0..CONNECTORS)
+        .map(|_| SlowConnector::begin(target))
+        .collect();
     let end = now + Duration::from_secs(60);
     while now < end {
         now += step;
-        admitted += lobby.serve(now, &|_, _| true).len();
-        callers.retain_mut(|caller| !caller.step(&key, target, (now, delay)));
-        if callers.is_empty() {
-            assert_eq!(admitted, CALLERS);
+        admitted += incoming.serve(now, &|_, _| true).len();
+        connectors.retain_mut(|connector| !connector.step(&key, target, (now, delay)));
+        if connectors.is_empty() {
+            assert_eq!(admitted, CONNECTORS);
             return;
         }
     }
     panic!(
-        "{} of {CALLERS} are not in yet: {delay:?}, {step:?}",
-        callers.len()
+        "{} of {CONNECTORS} are not in yet: {delay:?}, {step:?}",
+        connectors.len()
     );
 }
 
@@ -115,26 +117,26 @@ impl Flood {
 }
 
 /// Behind a backlog of silent strangers, near ranks, ranks of another host and slow ones are
-/// admitted, in the lobby's time.
+/// admitted, in the listener's time.
 #[test]
 fn silent_strangers_delay_no_rank() {
     for (delay, limit) in [(0, 2), (20, 2), (1000, 3)] {
-        let (mut lobby, target, key) = small_lobby();
+        let (mut incoming, target, key) = small_incoming();
         let mut flood = Flood::begin(target);
-        let mut caller = SlowCaller::begin(target);
+        let mut connector = SlowConnector::begin(target);
         let begin = Instant::now();
         let (mut now, delay) = (begin, Duration::from_millis(delay));
-        while !caller.step(&key, target, (now, delay)) {
+        while !connector.step(&key, target, (now, delay)) {
             assert!(now < begin + Duration::from_secs(limit), "{delay:?}");
             now += PAUSE;
-            lobby.serve(now, &|_, _| true);
+            incoming.serve(now, &|_, _| true);
             flood.go_on();
         }
-        let text = lobby.refused().unproved_text();
-        assert!(lobby.refused.unproved.count > PLACES as u64, "{text}");
+        let text = incoming.refused().unproved_text();
+        assert!(incoming.refused.unproved.count > PLACES as u64, "{text}");
         assert!(text.ends_with(&format!(
             "connections never authenticated (last: {})",
-            lobby.refused.unproved.last
+            incoming.refused.unproved.last
         )));
     }
 }
@@ -145,21 +147,21 @@ fn strangers_at_one_listener_leave_the_others_their_places() {
     let (flooded, quiet) = (listener(), listener());
     let [target, other] = [&flooded, &quiet].map(|l| l.local_addr().unwrap().as_socket().unwrap());
     let role = ListenerRole::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(
+    let mut incoming = Incoming::new(
         role,
         Keys::one(Secret::from_text(KEY)),
         vec![flooded, quiet],
     );
-    lobby.capacity = PLACES;
+    incoming.capacity = PLACES;
     let begin = Instant::now();
     // Says nothing for as long as a handshake may take.
     let late = Flood::dial(other);
     let mut flood = Flood::begin(target);
     for tick in 0..100 {
-        lobby.serve(begin + tick * PAUSE, &|_, _| true);
+        incoming.serve(begin + tick * PAUSE, &|_, _| true);
         flood.go_on();
     }
-    assert!(lobby.refused.unproved.count > 2 * PLACES as u64);
+    assert!(incoming.refused.unproved.count > 2 * PLACES as u64);
     assert!(matches!(net::try_read(&late, &mut [0; 9]), Ok(None)));
 }
 
@@ -168,15 +170,15 @@ fn strangers_leave_the_program_descriptors() {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
     let role = ListenerRole::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
+    let mut incoming = Incoming::new(role, Keys::one(Secret::from_text(KEY)), vec![listener]);
     // As if the program had used its share of descriptors already.
-    lobby.descriptors = 0;
+    incoming.descriptors = 0;
     let mut flood = Flood::begin(target);
     let begin = Instant::now();
     for tick in 0..20 {
-        lobby.serve(begin + tick * PAUSE, &|_, _| true);
-        assert!(lobby.pending.len() <= LEAST_CAPACITY);
+        incoming.serve(begin + tick * PAUSE, &|_, _| true);
+        assert!(incoming.pending.len() <= LEAST_CAPACITY);
         flood.go_on();
     }
-    assert!(lobby.refused.unproved.count > PLACES as u64);
+    assert!(incoming.refused.unproved.count > PLACES as u64);
 }
