@@ -4,7 +4,7 @@
 use super::State;
 use crate::comparison::{Claim, Verdict};
 use crate::fault::{DEVICE_MARK, Fault};
-use crate::roster::Roster;
+use crate::member_table::Roster;
 use crate::wire::Content;
 
 impl State {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use spark_ccl_seal::Stream;
 
 use super::State;
+use crate::member_table::Roster;
 use crate::neighbour::{End, Neighbour, Retry};
 use crate::repair::{Repair, SILENT, Unreached};
-use crate::roster::Roster;
 
 /// How often each neighbour gets a heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
