@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spark_ccl_bootstrap::{Session, StreamId, StreamKind};
-use spark_ccl_control::{Dial, Monitor, Unreached, Way};
+use spark_ccl_control::{Dial, Monitor, NextHop, Unreached};
 use spark_ccl_seal::Stream;
 
 /// Opens control streams anew as the session opened the first ones.
@@ -30,12 +30,12 @@ impl Dial for Redialler {
         })
     }
 
-    fn way(&self, to: u32, gone: &dyn Fn(u32) -> bool) -> Way {
+    fn next_hop(&self, to: u32, gone: &dyn Fn(u32) -> bool) -> NextHop {
         let (wiring, rank) = (self.session.wiring(), self.session.rank());
         if wiring.is_complete() {
-            return Way::Closer;
+            return NextHop::Closer;
         }
-        Way::By(wiring.next_hop(rank, to, gone))
+        NextHop::By(wiring.next_hop(rank, to, gone))
     }
 }
 

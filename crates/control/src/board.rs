@@ -34,15 +34,15 @@ mod tests {
 
     use super::*;
     use crate::leave::Leave;
-    use crate::state::State;
+    use crate::state::ControlState;
 
     /// The cost of leaving must not grow with the square of the ranks for each of them.
     #[test]
     fn what_a_rank_says_is_posted_once_however_many_hear_it() {
         let names: Arc<[Arc<str>]> = (0..200).map(|rank| format!("rank {rank}").into()).collect();
         let board = Arc::new(Board::default());
-        let state = |me| State::on_board(me, Arc::clone(&names), Arc::clone(&board));
-        let mut states: Vec<State> = (0..200).map(state).collect();
+        let state = |me| ControlState::on_board(me, Arc::clone(&names), Arc::clone(&board));
+        let mut states: Vec<ControlState> = (0..200).map(state).collect();
         let now = Instant::now();
         states[7].leave(1, Leave::default());
         states[7].say_goodbye(now);

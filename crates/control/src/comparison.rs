@@ -36,7 +36,7 @@ pub(crate) struct Comparison {
 
 /// The result of comparing a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Compared {
     /// There is nothing to reply.
     Noted,
     /// This rank replies with a claim of its own.
@@ -66,17 +66,17 @@ impl Comparison {
     }
 
     /// Compares a claim of the other rank.
-    pub(crate) fn compare(&mut self, claim: &Claim, ledger: &Ledger) -> Verdict {
+    pub(crate) fn compare(&mut self, claim: &Claim, ledger: &Ledger) -> Compared {
         self.take(claim, ledger);
         if let Some(differs) = self.differs {
             return self.search(differs, claim, ledger);
         }
         if !claim.asks {
-            return Verdict::Noted;
+            return Compared::Noted;
         }
         // If this rank is not as far, it claims its last call.
         let number = claim.number.min(ledger.count());
-        Verdict::Reply(Claim {
+        Compared::Reply(Claim {
             question: claim.question,
             ..self.claim(claim.context, ledger, number)
         })
@@ -108,13 +108,13 @@ impl Comparison {
     }
 
     /// Continues the search for the first call that differs, which is `differs` or an earlier one.
-    fn search(&self, differs: u64, claim: &Claim, ledger: &Ledger) -> Verdict {
+    fn search(&self, differs: u64, claim: &Claim, ledger: &Ledger) -> Compared {
         let is_found = self.agreed.saturating_add(1) >= differs;
         let own = ledger.get(differs);
         let theirs = Some(claim.entry).filter(|_| claim.number == differs);
         if own.is_none() || is_found && theirs.is_some() {
             let signature = |entry: Entry| entry.signature;
-            return Verdict::Mismatch {
+            return Compared::Mismatch {
                 number: differs,
                 own: own.map(signature),
                 theirs: theirs.map(signature),
@@ -131,7 +131,7 @@ impl Comparison {
         } else {
             differs
         };
-        Verdict::Reply(self.claim(claim.context, ledger, number))
+        Compared::Reply(self.claim(claim.context, ledger, number))
     }
 }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     /// The first rank asks about its last call; replies go to and fro until none comes.
-    fn talk(ledgers: [&Ledger; 2]) -> (Verdict, [Comparison; 2]) {
+    fn exchange(ledgers: [&Ledger; 2]) -> (Compared, [Comparison; 2]) {
         let mut known = [Comparison::default(); 2];
         let asked = known[0].claim(1, ledgers[0], ledgers[0].count());
         let mut claim = Claim {
@@ -161,7 +161,7 @@ mod tests {
         for turn in 1..100 {
             let hears = turn % 2;
             match known[hears].compare(&claim, ledgers[hears]) {
-                Verdict::Reply(reply) => claim = reply,
+                Compared::Reply(reply) => claim = reply,
                 other => return (other, known),
             }
         }
@@ -187,16 +187,16 @@ mod tests {
             others.truncate(others.len().saturating_sub(missing));
             let far = others.len() as u64;
             let ledgers = [&ledger(&calls), &ledger(&others)];
-            let (verdict, known) = talk(ledgers);
+            let (compared, known) = exchange(ledgers);
             match first.filter(|&first| first <= far) {
                 None => {
-                    prop_assert_eq!(verdict, Verdict::Noted);
+                    prop_assert_eq!(compared, Compared::Noted);
                     prop_assert_eq!(known[0].agreed, far);
                     prop_assert_eq!(known[0].answered, 1);
                 }
                 Some(first) => {
-                    let Verdict::Mismatch { number, own, theirs } = verdict else {
-                        panic!("{verdict:?}");
+                    let Compared::Mismatch { number, own, theirs } = compared else {
+                        panic!("{compared:?}");
                     };
                     prop_assert_eq!(number, first);
                     prop_assert!(own.is_some() && theirs.is_some());
@@ -212,11 +212,11 @@ mod tests {
         let (far, mut near) = (ledger(&[1, 2]), ledger(&[1]));
         let mut known = Comparison::default();
         let claim = Comparison::default().claim(1, &far, 2);
-        assert_eq!(known.compare(&claim, &near), Verdict::Noted);
+        assert_eq!(known.compare(&claim, &near), Compared::Noted);
         let pending = known.pending.take().unwrap();
         near.add([3, 0]);
         // The other one is asked where the difference is.
-        let Verdict::Reply(reply) = known.compare(&pending, &near) else {
+        let Compared::Reply(reply) = known.compare(&pending, &near) else {
             panic!("{known:?}");
         };
         assert_eq!((reply.number, reply.differs), (1, 2));
@@ -228,7 +228,10 @@ mod tests {
         let mut others = calls.clone();
         others[3] = 9;
         others.truncate(4200);
-        let (verdict, _) = talk([&ledger(&calls), &ledger(&others)]);
-        assert!(matches!(verdict, Verdict::Mismatch { .. }), "{verdict:?}");
+        let (compared, _) = exchange([&ledger(&calls), &ledger(&others)]);
+        assert!(
+            matches!(compared, Compared::Mismatch { .. }),
+            "{compared:?}"
+        );
     }
 }

@@ -12,8 +12,8 @@ use crate::proposal::{Bound, Proposal};
 use crate::record::{self, Records};
 use crate::standing::{Answer, KINDS, Wait};
 use crate::wire::{
-    Content, Failure, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode,
-    parse,
+    Content, Failure, Flood, Frame, Heartbeat, LateReport, News, Notice, Progress, WaitingFor,
+    encode, parse,
 };
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
@@ -89,7 +89,7 @@ fn some_contents() -> [Content; 5] {
         signature: [4, 5],
         waiting: Some(WaitingFor::Rank(1)),
     };
-    let report = Report {
+    let report = LateReport {
         context: 1,
         sequence: 3,
         rank: 4,

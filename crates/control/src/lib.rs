@@ -49,7 +49,7 @@ pub use fault::{DEVICE_MARK, FINALIZE, Fault, Late, Member, POINT_TO_POINT_MARK}
 pub use leave::{Leave, MOST_CALLS};
 pub use monitor::{Adopter, Monitor};
 pub use proposal::{Bound, Proposal};
-pub use repair::{Dial, Redial, Unreached, Way};
+pub use repair::{Dial, NextHop, Redial, Unreached};
 pub use standing::{Answer, KINDS, Presence, Standing, Wait};
 pub use topology::neighbours;
 pub use watch::Watch;

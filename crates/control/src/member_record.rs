@@ -6,7 +6,7 @@ use crate::comparison::Comparison;
 use crate::fault::{ALIVE, is_apart};
 use crate::leave::Leave;
 use crate::standing::{Answer, Wait};
-use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
+use crate::wire::{Content, LateReport, Notice, Progress, WaitingFor};
 
 #[derive(Clone, Default)]
 pub(crate) struct MemberRecord {
@@ -55,7 +55,7 @@ struct SeenNotices {
 /// A report, and when it arrived.
 #[derive(Clone, Copy)]
 struct Reported {
-    report: Report,
+    report: LateReport,
     at: Instant,
 }
 
@@ -97,7 +97,7 @@ impl MemberRecord {
     }
 
     /// Stores another member's report about this one.
-    pub(crate) fn report(&mut self, report: Report, now: Instant) {
+    pub(crate) fn report(&mut self, report: LateReport, now: Instant) {
         self.reported = Some(Reported { report, at: now });
     }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::comparison::{Claim, Verdict};
+use crate::comparison::{Claim, Compared};
 use crate::fault::{Fault, is_apart};
 use crate::leave::Leave;
 use crate::member_record::{MemberRecord, Operation};
@@ -17,7 +17,7 @@ use crate::proposal::Proposal;
 use crate::standing::{Answer, KINDS};
 use crate::topology::neighbours;
 use crate::view::View;
-use crate::wire::{Notice, Progress, Report, WaitingFor};
+use crate::wire::{LateReport, Notice, Progress, WaitingFor};
 
 /// A rank that does not wait answers the announcements of those that do, at most once per this
 /// time.
@@ -26,7 +26,7 @@ const ANSWER_EVERY: Duration = Duration::from_millis(900);
 /// does so once a second.
 const STALE_AFTER: Duration = Duration::from_millis(2500);
 
-pub(crate) struct Roster {
+pub(crate) struct MemberTable {
     pub(crate) view: Arc<View>,
     /// When this rank's progress was last announced.
     announced_at: Option<Instant>,
@@ -42,7 +42,7 @@ pub(crate) struct Roster {
     questions: u64,
 }
 
-impl Roster {
+impl MemberTable {
     pub(crate) fn new(view: Arc<View>) -> Self {
         let heard = vec![MemberRecord::default(); view.members.len()];
         let companions = neighbours(view.me.rank as u32, view.members.len() as u32);
@@ -103,7 +103,7 @@ impl Roster {
     }
 
     /// Records a report that a member is late. Returns whether to forward it to the companions.
-    pub(crate) fn record_report(&mut self, report: Report, now: Instant) -> bool {
+    pub(crate) fn record_report(&mut self, report: LateReport, now: Instant) -> bool {
         let Some(rank) = self.view.rank(report.rank) else {
             return false;
         };
@@ -112,7 +112,7 @@ impl Roster {
     }
 
     /// Reports on companions that are late for a collective that some member waits in.
-    pub(crate) fn reports(&mut self, now: Instant) -> Vec<Report> {
+    pub(crate) fn reports(&mut self, now: Instant) -> Vec<LateReport> {
         let mut reports = Vec::new();
         for sequence in self.inquiries.due(now) {
             for &rank in &self.companions {
@@ -125,7 +125,7 @@ impl Roster {
                     continue;
                 }
                 let last = heard.last();
-                reports.push(Report {
+                reports.push(LateReport {
                     context: self.view.context,
                     sequence,
                     rank: self.view.members[rank as usize],
@@ -329,18 +329,18 @@ impl Roster {
     }
 
     /// Compares a call of device memory with what another rank claims.
-    pub(crate) fn compare(&mut self, rank: u32, claim: &Claim) -> Verdict {
+    pub(crate) fn compare(&mut self, rank: u32, claim: &Claim) -> Compared {
         let Some(heard) = self.heard.get_mut(rank as usize) else {
-            return Verdict::Noted;
+            return Compared::Noted;
         };
         let mut ledger = self.view.ledger.lock();
-        let verdict = heard.comparison.compare(claim, &ledger);
+        let compared = heard.comparison.compare(claim, &ledger);
         let claimed = self.heard.iter();
         let claimed = claimed.filter_map(|heard| heard.comparison.pending);
         ledger.set_claimed(claimed.map(|claim| claim.number).min());
         drop(ledger);
         self.note_compared();
-        verdict
+        compared
     }
 
     /// Takes the claims about calls that this rank has made by now, by member.

@@ -11,7 +11,7 @@ use crate::board::Board;
 use crate::neighbour::Neighbour;
 use crate::repair::Redial;
 use crate::service::{Service, Thread};
-use crate::state::State;
+use crate::state::ControlState;
 use crate::view::View;
 
 /// A rank's place in the control plane: its control streams, and the thread that polls them. The
@@ -85,7 +85,7 @@ impl Monitor {
             "{} watches ranks {peers:?} over its control streams",
             names[me as usize]
         );
-        let state = State::new(me, Arc::clone(&names), neighbours, redial.clone());
+        let state = ControlState::new(me, Arc::clone(&names), neighbours, redial.clone());
         let service = Service::new([state], redial, None)?;
         let thread = Arc::new(Thread::start(&service)?);
         Ok(Arc::new(Self::of(me, names, service, thread)))
@@ -114,7 +114,7 @@ impl Monitor {
         let names: Arc<[Arc<str>]> = names.into_iter().map(Arc::from).collect();
         let board = Arc::new(Board::default());
         let ranks = 0..names.len() as u32;
-        let state = |me| State::on_board(me, Arc::clone(&names), Arc::clone(&board));
+        let state = |me| ControlState::on_board(me, Arc::clone(&names), Arc::clone(&board));
         let service = Service::new(ranks.clone().map(state), None, Some(Arc::clone(&board)))?;
         let thread = Arc::new(Thread::start(&service)?);
         let monitor = |me| {
@@ -176,7 +176,7 @@ impl Monitor {
         view
     }
 
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut ControlState) -> T) -> Option<T> {
         self.service.with(self.me, work)
     }
 }

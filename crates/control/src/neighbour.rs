@@ -40,7 +40,7 @@ const HEARD_REPORT_HOLDS: Duration = Duration::from_secs(3);
 
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum StreamEnding {
     /// The other process closed it, or its kernel did for it.
     Closed,
     /// The connection failed.
@@ -266,7 +266,7 @@ impl Neighbour {
 
     /// Reads and parses what has arrived. If the stream has ended, the frames before the end are
     /// returned with it.
-    pub(crate) fn read(&mut self, size: u32, now: Instant) -> (Vec<Frame>, Option<End>) {
+    pub(crate) fn read(&mut self, size: u32, now: Instant) -> (Vec<Frame>, Option<StreamEnding>) {
         let mut frames = Vec::new();
         let Some(stream) = self.stream.clone() else {
             return (frames, None);
@@ -291,11 +291,11 @@ impl Neighbour {
 
     /// `Closed` if the neighbour's process has exited. The pidfd tells even if a child of it keeps
     /// the stream open.
-    fn process_exit(&self) -> Option<End> {
+    fn process_exit(&self) -> Option<StreamEnding> {
         let process = self.process.as_ref()?;
         let mut wait = [rustix::event::PollFd::new(process, PollFlags::IN)];
         let ended = rustix::event::poll(&mut wait, Some(&rustix::event::Timespec::default()));
-        matches!(ended, Ok(1)).then_some(End::Closed)
+        matches!(ended, Ok(1)).then_some(StreamEnding::Closed)
     }
 
     fn count_read(&mut self, bytes: u32) {
@@ -314,7 +314,7 @@ impl Neighbour {
         size: u32,
         now: Instant,
         frames: &mut Vec<Frame>,
-    ) -> Result<(), End> {
+    ) -> Result<(), StreamEnding> {
         self.heard = now;
         if let Some(repair) = &mut self.repair {
             repair.mark_heard();
@@ -322,12 +322,12 @@ impl Neighbour {
         match &mut self.records {
             Some(records) => records
                 .open(bytes, &mut self.inbound)
-                .map_err(|changed| End::Garbled(changed.to_string()))?,
+                .map_err(|changed| StreamEnding::Garbled(changed.to_string()))?,
             None => self.inbound.extend_from_slice(bytes),
         }
         let mut taken = 0;
         while let Some((frame, length)) = wire::parse(&self.inbound[taken..], size)
-            .map_err(|error| End::Garbled(error.to_string()))?
+            .map_err(|error| StreamEnding::Garbled(error.to_string()))?
         {
             taken += length;
             match frame {
@@ -347,10 +347,10 @@ impl Neighbour {
         Ok(())
     }
 
-    fn end(&self, error: Option<Errno>) -> End {
+    fn end(&self, error: Option<Errno>) -> StreamEnding {
         match error.or(self.write_error) {
-            None | Some(Errno::CONNRESET | Errno::PIPE) => End::Closed,
-            Some(error) => End::Failed(error.to_string()),
+            None | Some(Errno::CONNRESET | Errno::PIPE) => StreamEnding::Closed,
+            Some(error) => StreamEnding::Failed(error.to_string()),
         }
     }
 }

@@ -39,14 +39,14 @@ pub trait Dial: Send + Sync {
     fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached>;
 
     /// The way by which notices reach a rank, past those that are `gone`.
-    fn way(&self, _to: u32, _gone: &dyn Fn(u32) -> bool) -> Way {
-        Way::Closer
+    fn next_hop(&self, _to: u32, _gone: &dyn Fn(u32) -> bool) -> NextHop {
+        NextHop::Closer
     }
 }
 
 /// How notices reach a rank that may be no neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum NextHop {
     /// By whichever neighbour is closest to it: the streams are those of
     /// [`neighbours`](crate::neighbours).
     Closer,
@@ -190,9 +190,9 @@ impl Repair {
         })
     }
 
-    /// The verdict on the rank, once there is one. `silence` is how long it has been silent;
+    /// Why the rank counts as lost, once there is one. `silence` is how long it has been silent;
     /// `witness` is a neighbour that still hears it.
-    pub(crate) fn verdict(
+    pub(crate) fn failure(
         &self,
         silence: Duration,
         witness: Option<&str>,
@@ -261,9 +261,9 @@ mod tests {
         Unreached::Refused("connection refused".into())
     }
 
-    /// Makes attempts when they are due until there is a verdict. Returns the verdict and when it
+    /// Makes attempts when they are due until the rank counts as lost. Returns why, and when it
     /// came.
-    fn verdict_after(
+    fn failure_after(
         repair: &mut Repair,
         start: Instant,
         outcome: impl Fn(Duration) -> Unreached,
@@ -274,11 +274,11 @@ mod tests {
             assert!(repair.attempt(now).is_some());
             repair.attempt_in_flight = false;
             repair.failed(outcome(since), now);
-            if let Some(verdict) = repair.verdict(since, None, &redial()) {
-                return (verdict, since);
+            if let Some(failure) = repair.failure(since, None, &redial()) {
+                return (failure, since);
             }
         }
-        panic!("no verdict");
+        panic!("no failure");
     }
 
     #[test]
@@ -286,8 +286,8 @@ mod tests {
         let start = Instant::now();
         let mut repair = Repair::default();
         repair.mark_broken("reset".into(), start);
-        let (verdict, after) = verdict_after(&mut repair, start, |_| refused());
-        assert_eq!(verdict, Failure::Refused);
+        let (failure, after) = failure_after(&mut repair, start, |_| refused());
+        assert_eq!(failure, Failure::Refused);
         assert!((REFUSED_FOR..2 * REFUSED_FOR).contains(&after), "{after:?}");
         // Any other outcome restarts the time.
         let pause = REFUSED_FOR * 3 / 4;
@@ -297,8 +297,8 @@ mod tests {
             since if since < pause || since > pause * 2 => refused(),
             _ => Unreached::NoAnswer("no answer in time".into()),
         };
-        let (verdict, after) = verdict_after(&mut repair, start, outcome);
-        assert_eq!(verdict, Failure::Refused);
+        let (failure, after) = failure_after(&mut repair, start, outcome);
+        assert_eq!(failure, Failure::Refused);
         assert!(after >= pause * 2 + REFUSED_FOR, "{after:?}");
     }
 

@@ -17,7 +17,7 @@ use spark_ccl_log::{Held, Mutex};
 use crate::board::Board;
 use crate::neighbour::{PollTargets, Retry};
 use crate::repair::{Redial, Unreached};
-use crate::state::{Attempt, State};
+use crate::state::{Attempt, ControlState};
 
 /// How long one attempt to reopen a stream may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 /// process.
 pub(crate) struct Service {
     process: Process,
-    ranks: BTreeMap<u32, Mutex<State>>,
+    ranks: BTreeMap<u32, Mutex<ControlState>>,
     redial: Option<Redial>,
     /// What the ranks of this process post, if they have no streams.
     board: Option<Arc<Board>>,
@@ -67,7 +67,7 @@ impl Drop for Thread {
 
 impl Service {
     pub(crate) fn new(
-        states: impl IntoIterator<Item = State>,
+        states: impl IntoIterator<Item = ControlState>,
         redial: Option<Redial>,
         board: Option<Arc<Board>>,
     ) -> io::Result<Arc<Self>> {
@@ -99,7 +99,11 @@ impl Service {
     /// posted, or an earlier deadline is due.
     ///
     /// Returns `None` in a forked child.
-    pub(crate) fn with<T>(&self, rank: u32, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+    pub(crate) fn with<T>(
+        &self,
+        rank: u32,
+        work: impl FnOnce(&mut ControlState) -> T,
+    ) -> Option<T> {
         let state = self.ranks.get(&rank).filter(|_| self.is_here())?;
         // Log events are emitted after the wake-up: the program's subscriber may block.
         let _held = Held::new();
@@ -170,7 +174,7 @@ impl Service {
         let work = move || {
             let Attempt { peer, number } = attempt;
             let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
-            // An attempt without an outcome would be the last one, without a verdict on the
+            // An attempt without an outcome would be the last one, without a decision on the
             // neighbour.
             let outcome = catch_unwind(AssertUnwindSafe(dial))
                 .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
@@ -244,7 +248,7 @@ impl Service {
     /// Says goodbye, and keeps serving the streams until the neighbours have it or a deadline
     /// passes.
     fn farewell(self: &Arc<Self>) {
-        let goodbye = |state: &Mutex<State>| state.lock().say_goodbye(Instant::now());
+        let goodbye = |state: &Mutex<ControlState>| state.lock().say_goodbye(Instant::now());
         let mut farewells: Vec<_> = self.ranks.values().map(goodbye).collect();
         loop {
             let ranks = self.ranks.values().zip(&mut farewells);
@@ -275,7 +279,7 @@ mod tests {
         let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
         let mut full = Neighbour::without_stream(1, Instant::now());
         full.retry = Some(Retry::WhenWritable);
-        let state = State::new(0, names, vec![full], None);
+        let state = ControlState::new(0, names, vec![full], None);
         let service = Service::new([state], None, None).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let hear = {

@@ -16,8 +16,8 @@ use crate::board::Board;
 use crate::fault::Fault;
 use crate::flood::Seen;
 use crate::leave::Leave;
-use crate::member_table::Roster;
-use crate::neighbour::{End, Neighbour};
+use crate::member_table::MemberTable;
+use crate::neighbour::{Neighbour, StreamEnding};
 use crate::outbound::Class;
 use crate::proposal::Proposal;
 use crate::repair::Redial;
@@ -25,7 +25,7 @@ use crate::strays::{Stray, Strays};
 use crate::view::View;
 use crate::wire::{self, Failure, Flood, Frame, News};
 
-pub(crate) struct State {
+pub(crate) struct ControlState {
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) names: Arc<[Arc<str>]>,
     pub(crate) me: u32,
@@ -33,7 +33,7 @@ pub(crate) struct State {
     /// left.
     board: Option<Arc<Board>>,
     seen: Seen,
-    rosters: HashMap<u64, Roster>,
+    tables: HashMap<u64, MemberTable>,
     strays: Strays,
     departures: HashMap<u32, Departure>,
     /// How broken streams are reopened; `None` if they are not.
@@ -64,7 +64,7 @@ impl Departure {
     }
 }
 
-impl State {
+impl ControlState {
     pub(crate) fn new(
         me: u32,
         names: Arc<[Arc<str>]>,
@@ -77,7 +77,7 @@ impl State {
             names,
             me,
             board: None,
-            rosters: HashMap::new(),
+            tables: HashMap::new(),
             strays: Strays::default(),
             departures: HashMap::new(),
             redial,
@@ -162,20 +162,20 @@ impl State {
         known.is_some_and(|known| known.is_sure() || *failure != Failure::Died)
     }
 
-    fn ended(&mut self, index: usize, end: End, now: Instant) {
+    fn ended(&mut self, index: usize, end: StreamEnding, now: Instant) {
         if self.start_repair(index, &end, now) {
             return;
         }
         let neighbour = &mut self.neighbours[index];
         neighbour.is_reading = false;
         let failure = match end {
-            End::Closed => {
+            StreamEnding::Closed => {
                 neighbour.close();
                 Failure::Died
             }
             // Not closed: the neighbour may be alive, and should receive the reason, not a mere end
             // of the stream.
-            End::Failed(error) | End::Garbled(error) => Failure::Lost(error),
+            StreamEnding::Failed(error) | StreamEnding::Garbled(error) => Failure::Lost(error),
         };
         let peer = neighbour.peer;
         self.report_gone(peer, failure);
@@ -230,7 +230,7 @@ impl State {
             News::Leave { context, .. }
             | News::Fault { context, .. }
             | News::Proposal { context, .. } => {
-                if self.rosters.contains_key(context) {
+                if self.tables.contains_key(context) {
                     self.deliver_to(*context, flood);
                 } else {
                     self.strays.keep(*context, Stray::Flood(flood.clone()));
@@ -240,23 +240,23 @@ impl State {
     }
 
     fn deliver_to(&mut self, context: u64, flood: &Flood) {
-        let Some(roster) = self.rosters.get_mut(&context) else {
+        let Some(table) = self.tables.get_mut(&context) else {
             return;
         };
-        let Some(rank) = roster.view.rank(flood.origin) else {
+        let Some(rank) = table.view.rank(flood.origin) else {
             return;
         };
         match &flood.news {
             News::Leave { leave, .. } => {
-                let fault = roster.leave(rank, (**leave).clone());
+                let fault = table.leave(rank, (**leave).clone());
                 self.raise_some(context, fault);
             }
             News::Fault { fault, .. } => {
-                roster.view.fail(roster.view.localise(fault.clone()));
+                table.view.fail(table.view.localise(fault.clone()));
             }
             News::Proposal { proposal, .. } => {
                 // The control streams keep the order of what it says.
-                roster.proposals.insert(flood.origin, proposal.clone());
+                table.proposals.insert(flood.origin, proposal.clone());
             }
             News::Goodbye | News::Gone { .. } => {}
         }
@@ -298,8 +298,8 @@ impl State {
             // The communicators have their faults already.
             return;
         }
-        let faults = self.rosters.iter_mut().filter_map(|(&context, roster)| {
-            fault_of(roster, rank, departure).map(|fault| (context, fault))
+        let faults = self.tables.iter_mut().filter_map(|(&context, table)| {
+            fault_of(table, rank, departure).map(|fault| (context, fault))
         });
         let faults: Vec<(u64, Fault)> = faults.collect();
         for (context, fault) in faults {
@@ -311,8 +311,8 @@ impl State {
     pub(crate) fn watch(&mut self, view: &Arc<View>, now: Instant) {
         let context = view.context;
         if self
-            .rosters
-            .insert(context, Roster::new(Arc::clone(view)))
+            .tables
+            .insert(context, MemberTable::new(Arc::clone(view)))
             .is_some()
         {
             spark_ccl_log::warn!("a second communicator with context {context} replaces the first");
@@ -324,10 +324,10 @@ impl State {
                 Stray::Notice(notice) => self.receive_notice(notice, now),
             }
         }
-        if let Some(roster) = self.rosters.get_mut(&context) {
+        if let Some(table) = self.tables.get_mut(&context) {
             let departures = self.departures.iter();
             let faults =
-                departures.filter_map(|(&rank, departure)| fault_of(roster, rank, departure));
+                departures.filter_map(|(&rank, departure)| fault_of(table, rank, departure));
             let faults: Vec<Fault> = faults.collect();
             for fault in faults {
                 self.fail(context, fault);
@@ -338,24 +338,24 @@ impl State {
     pub(crate) fn unwatch(&mut self, view: &Arc<View>) {
         let context = view.context;
         if self
-            .rosters
+            .tables
             .get(&context)
-            .is_some_and(|roster| Arc::ptr_eq(&roster.view, view))
+            .is_some_and(|table| Arc::ptr_eq(&table.view, view))
         {
-            self.rosters.remove(&context);
+            self.tables.remove(&context);
             self.strays.close(context);
         }
     }
 
-    pub(crate) fn roster(&self, context: u64) -> Option<&Roster> {
-        self.rosters.get(&context)
+    pub(crate) fn table(&self, context: u64) -> Option<&MemberTable> {
+        self.tables.get(&context)
     }
 
     pub(crate) fn inspect(&mut self, context: u64, sequence: u64, signature: [u64; 2]) {
         let fault = self
-            .rosters
+            .tables
             .get(&context)
-            .and_then(|roster| roster.inspect(sequence, signature));
+            .and_then(|table| table.inspect(sequence, signature));
         self.raise_some(context, fault);
     }
 
@@ -419,10 +419,10 @@ impl State {
     /// A rank that needs a rank that has left or ended takes part in nothing further, and says so:
     /// others lack its unfinished calls.
     fn fail(&mut self, context: u64, fault: Fault) -> bool {
-        let Some(roster) = self.rosters.get(&context) else {
+        let Some(table) = self.tables.get(&context) else {
             return false;
         };
-        let view = Arc::clone(&roster.view);
+        let view = Arc::clone(&table.view);
         let is_first = view.fail(fault.clone());
         if is_first && fault.is_departure() {
             let cause = Some(fault);
@@ -440,22 +440,22 @@ impl State {
 }
 
 /// What a departure from the world means for one communicator.
-fn fault_of(roster: &mut Roster, world: u32, departure: &Departure) -> Option<Fault> {
-    let view = Arc::clone(&roster.view);
+fn fault_of(table: &mut MemberTable, world: u32, departure: &Departure) -> Option<Fault> {
+    let view = Arc::clone(&table.view);
     let rank = view.rank(world)?;
     match departure {
-        Departure::Goodbye => roster.leave_world(rank),
+        Departure::Goodbye => table.leave_world(rank),
         // A rank that left the communicator before is not needed any more. What it had sent comes
         // from its host, unless that is lost, too.
-        Departure::Died { .. } if roster.has_left(rank).is_some() => None,
-        Departure::Lost(_) if roster.has_left(rank).is_some() && !view.is_in_call() => None,
+        Departure::Died { .. } if table.has_left(rank).is_some() => None,
+        Departure::Lost(_) if table.has_left(rank).is_some() && !view.is_in_call() => None,
         Departure::Died { .. } => {
             let rank = view.member(world);
-            end(roster, Fault::Died { rank })
+            end(table, Fault::Died { rank })
         }
         Departure::Lost(error) => {
             let (rank, error) = (view.member(world), error.clone());
-            end(roster, Fault::Lost { rank, error })
+            end(table, Fault::Lost { rank, error })
         }
     }
 }
@@ -463,13 +463,13 @@ fn fault_of(roster: &mut Roster, world: u32, departure: &Departure) -> Option<Fa
 /// What the end of a member means that has not left: its fault at once for a rank that is in a
 /// collective, or is itself the one that the others have lost; else for the first call that needs
 /// it.
-fn end(roster: &mut Roster, fault: Fault) -> Option<Fault> {
-    let view = &roster.view;
+fn end(table: &mut MemberTable, fault: Fault) -> Option<Fault> {
+    let view = &table.view;
     let member = fault.ranks().next()?.rank;
     if view.is_in_call() || member == view.me.rank {
         return Some(fault);
     }
-    roster.end_between_calls(member as u32, fault);
+    table.end_between_calls(member as u32, fault);
     None
 }
 

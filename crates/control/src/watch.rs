@@ -166,8 +166,8 @@ impl Watch {
     pub fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
         debug_assert!(!is_apart(sequence), "who is late, its own rank knows");
         let late = self.monitor.with(|state| {
-            let roster = state.roster(self.view.context);
-            roster.map(|roster| roster.late(sequence, window, Instant::now()))
+            let table = state.table(self.view.context);
+            table.map(|table| table.late(sequence, window, Instant::now()))
         });
         late.flatten().unwrap_or_default()
     }
@@ -179,7 +179,7 @@ impl Watch {
     pub fn last_seen(&self, rank: u32) -> Late {
         let known = self.monitor.with(|state| {
             state
-                .roster(self.view.context)?
+                .table(self.view.context)?
                 .last_seen(rank, Instant::now())
         });
         known.flatten().unwrap_or_else(|| Late {
@@ -194,8 +194,8 @@ impl Watch {
     /// it so waits for, and so on: the last of them holds up the others.
     pub fn awaited(&self, rank: u32) -> Vec<Late> {
         let others = self.monitor.with(|state| {
-            let roster = state.roster(self.view.context)?;
-            Some(roster.awaited_in_turn(rank, Instant::now()))
+            let table = state.table(self.view.context)?;
+            Some(table.awaited_in_turn(rank, Instant::now()))
         });
         let others = others.flatten().unwrap_or_default();
         let chain = std::iter::once(rank).chain(others);
@@ -206,8 +206,8 @@ impl Watch {
     /// where it has not.
     pub fn awaited_on_device(&self) -> Vec<Late> {
         let awaited = self.monitor.with(|state| {
-            let roster = state.roster(self.view.context)?;
-            roster.awaited_on_device(Instant::now())
+            let table = state.table(self.view.context)?;
+            table.awaited_on_device(Instant::now())
         });
         awaited
             .flatten()
@@ -339,8 +339,8 @@ impl Watch {
     pub fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let context = self.view.context;
         let ranks = self.monitor.with(|state| {
-            let roster = state.roster(context);
-            roster.map(|roster| roster.uncompared(number, question))
+            let table = state.table(context);
+            table.map(|table| table.uncompared(number, question))
         });
         ranks.flatten().unwrap_or_default()
     }
@@ -354,8 +354,8 @@ impl Watch {
     /// The latest proposals of the other ranks, by their ranks in the world.
     pub fn proposals(&self) -> HashMap<u32, Proposal> {
         let proposals = self.monitor.with(|state| {
-            let roster = state.roster(self.view.context);
-            roster.map(|roster| roster.proposals.clone())
+            let table = state.table(self.view.context);
+            table.map(|table| table.proposals.clone())
         });
         proposals.flatten().unwrap_or_default()
     }
@@ -385,7 +385,7 @@ impl Watch {
     pub fn left(&self, rank: u32) -> Option<Leave> {
         let leave = self
             .monitor
-            .with(|state| state.roster(self.view.context)?.left(rank).cloned())
+            .with(|state| state.table(self.view.context)?.left(rank).cloned())
             .flatten()?;
         let cause = leave.cause.map(|cause| self.view.localise(cause));
         Some(Leave { cause, ..leave })
@@ -395,8 +395,8 @@ impl Watch {
     pub fn left_with(&self, rank: u32) -> Option<DeviceCalls> {
         self.monitor
             .with(|state| {
-                let roster = state.roster(self.view.context)?;
-                let left = roster.has_left(rank);
+                let table = state.table(self.view.context)?;
+                let left = table.has_left(rank);
                 left.map(|leave| leave.device_calls.clone())
             })
             .flatten()

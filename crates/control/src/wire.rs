@@ -59,7 +59,7 @@ pub(crate) enum Content {
     /// What `origin` is doing.
     Progress(Progress),
     /// A member that is late, as `origin` sees it.
-    Late(Report),
+    Late(LateReport),
     /// `origin` asks how far the receiver is.
     Query { context: u64 },
     /// How far `origin` is.
@@ -83,7 +83,7 @@ impl Content {
 
 /// A member that does not take part in an operation, as another member sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Report {
+pub(crate) struct LateReport {
     pub(crate) context: u64,
     pub(crate) sequence: u64,
     /// World rank.
@@ -244,7 +244,7 @@ fn read_content(kind: u8, body: &mut Reader<'_>) -> Option<Content> {
                 _ => return None,
             },
         }),
-        LATE => Content::Late(Report {
+        LATE => Content::Late(LateReport {
             context: body.u64()?,
             sequence: body.u64()?,
             rank: body.rank()?,

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::Roster;
+use super::MemberTable;
 use crate::fault::is_on_device;
 
-impl Roster {
+impl MemberTable {
     /// The member that `rank` waits for in a message or on its device, the one that this member
     /// waits for, and so on.
     pub(crate) fn awaited_in_turn(&self, rank: u32, now: Instant) -> Vec<u32> {

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use super::{Roster, STALE_AFTER};
+use super::{MemberTable, STALE_AFTER};
 use crate::fault::Late;
 use crate::member_record::Operation;
 use crate::wire::WaitingFor;
 
-impl Roster {
+impl MemberTable {
     /// The members that have neither finished `sequence` nor announced within `window` that they
     /// wait in it. For companions this rank's own records count, for the others the reports of
     /// their companions. Members that wait themselves are replaced by those that they wait for in

@@ -1,21 +1,21 @@
 //! Claims: ranks tell their companions which calls of device memory they have made, and compare
 //! them. In a small communicator the companions are all others.
 
-use super::State;
-use crate::comparison::{Claim, Verdict};
+use super::ControlState;
+use crate::comparison::{Claim, Compared};
 use crate::fault::{DEVICE_MARK, Fault};
-use crate::member_table::Roster;
+use crate::member_table::MemberTable;
 use crate::wire::Content;
 
-impl State {
+impl ControlState {
     /// Asks the companions whether they have made the same calls as this rank, as far as that is
     /// not known. Returns the number of the question.
     pub(crate) fn ask_of_calls(&mut self, context: u64) -> u64 {
-        let Some(roster) = self.rosters.get_mut(&context) else {
+        let Some(table) = self.tables.get_mut(&context) else {
             return 0;
         };
-        let claims = roster.ask_of_calls();
-        let question = roster.question();
+        let claims = table.ask_of_calls();
+        let question = table.question();
         for (to, claim) in claims {
             self.claim(to, claim);
         }
@@ -24,36 +24,36 @@ impl State {
 
     /// Compares the calls that other ranks have claimed before this rank has made them.
     pub(crate) fn compare_pending(&mut self, context: u64) {
-        let Some(roster) = self.rosters.get_mut(&context) else {
+        let Some(table) = self.tables.get_mut(&context) else {
             return;
         };
-        for (rank, claim) in roster.take_pending() {
-            let Some(roster) = self.rosters.get(&context) else {
+        for (rank, claim) in table.take_pending() {
+            let Some(table) = self.tables.get(&context) else {
                 return;
             };
-            let origin = roster.view.members[rank as usize];
+            let origin = table.view.members[rank as usize];
             self.receive_claim(origin, rank, &claim);
         }
     }
 
     /// Compares what another rank claims.
     pub(super) fn receive_claim(&mut self, origin: u32, rank: u32, claim: &Claim) {
-        let Some(roster) = self.rosters.get_mut(&claim.context) else {
+        let Some(table) = self.tables.get_mut(&claim.context) else {
             return;
         };
         // The fault is known already.
-        if roster.view.fault().is_some() {
+        if table.view.fault().is_some() {
             return;
         }
-        match roster.compare(rank, claim) {
-            Verdict::Noted => {}
-            Verdict::Reply(reply) => self.claim(origin, reply),
-            Verdict::Mismatch {
+        match table.compare(rank, claim) {
+            Compared::Noted => {}
+            Compared::Reply(reply) => self.claim(origin, reply),
+            Compared::Mismatch {
                 number,
                 own,
                 theirs,
             } => {
-                let fault = differs(roster, rank, number, [own, theirs]);
+                let fault = differs(table, rank, number, [own, theirs]);
                 self.raise(claim.context, fault);
             }
         }
@@ -66,8 +66,8 @@ impl State {
 }
 
 /// The fault of calls that are not the same.
-fn differs(roster: &Roster, rank: u32, number: u64, called: [Option<[u64; 2]>; 2]) -> Fault {
-    let view = &roster.view;
+fn differs(table: &MemberTable, rank: u32, number: u64, called: [Option<[u64; 2]>; 2]) -> Fault {
+    let view = &table.view;
     let words = |signature: Option<[u64; 2]>| {
         signature.map_or_else(|| "what it no longer knows".to_owned(), view.describe)
     };

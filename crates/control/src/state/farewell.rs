@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::State;
+use super::ControlState;
 use crate::neighbour::Neighbour;
 use crate::wire::News;
 
@@ -25,7 +25,7 @@ pub(crate) struct Farewell {
     is_heard: bool,
 }
 
-impl State {
+impl ControlState {
     /// Starts to leave the world.
     pub(crate) fn say_goodbye(&mut self, now: Instant) -> Farewell {
         self.neighbours
@@ -98,17 +98,17 @@ mod tests {
     use spark_ccl_fork::Unshared;
 
     use super::*;
-    use crate::neighbour::End;
+    use crate::neighbour::StreamEnding;
     use crate::wire::{self, Frame, Heartbeat};
 
     /// A rank with a neighbour over TCP, and the neighbour's end of the connection.
-    fn rank(now: Instant) -> (State, TcpStream) {
+    fn rank(now: Instant) -> (ControlState, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (neighbour, _) = listener.accept().unwrap();
         let known = Neighbour::new(1, Unshared::new(Socket::from(stream)), true, now).unwrap();
         let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
-        (State::new(0, names, vec![known], None), neighbour)
+        (ControlState::new(0, names, vec![known], None), neighbour)
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
     fn a_neighbour_that_cannot_be_told_is_tried_for_longer_and_not_for_ever() {
         let now = Instant::now();
         let (mut state, _neighbour) = rank(now);
-        assert!(state.start_repair(0, &End::Closed, now));
+        assert!(state.start_repair(0, &StreamEnding::Closed, now));
         let mut farewell = state.say_goodbye(now);
         let left = state.continue_farewell(&mut farewell, now + FAREWELL);
         assert_eq!(left, Some(FAREWELL_UNHEARD.saturating_sub(FAREWELL)));

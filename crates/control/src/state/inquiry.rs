@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use super::{Departure, State};
+use super::{ControlState, Departure};
 use crate::standing::{Presence, Standing};
 use crate::wire::Content;
 
-impl State {
+impl ControlState {
     /// Asks the ranks in `whom`, except this one and those that are known to be gone.
     pub(crate) fn ask(&mut self, context: u64, whom: &BTreeSet<u32>) {
-        if !self.rosters.contains_key(&context) {
+        if !self.tables.contains_key(&context) {
             return;
         }
         let others = whom.iter().copied();
@@ -26,32 +26,32 @@ impl State {
 
     /// Answers a member that asks how far this rank is.
     pub(super) fn answer_query(&mut self, context: u64, origin: u32, now: Instant) {
-        let Some(roster) = self.rosters.get(&context) else {
+        let Some(table) = self.tables.get(&context) else {
             return;
         };
-        let answer = roster.answer(now);
+        let answer = table.answer(now);
         let notice = self.new_notice(Content::Answer(answer));
         self.forward(origin, &notice);
     }
 
     /// How far each member is, by its rank in the communicator.
     pub(crate) fn standings(&self, context: u64, now: Instant) -> Vec<Standing> {
-        let Some(roster) = self.rosters.get(&context) else {
+        let Some(table) = self.tables.get(&context) else {
             return Vec::new();
         };
-        let members = (0..).zip(&roster.view.members);
+        let members = (0..).zip(&table.view.members);
         let standing = |(rank, &world): (u32, &u32)| Standing {
-            rank: roster.view.member(world),
+            rank: table.view.member(world),
             presence: match self.departures.get(&world) {
                 Some(Departure::Died { .. } | Departure::Lost(_)) => Presence::Gone,
                 Some(Departure::Goodbye) => Presence::Left,
                 // One whose call has failed by the end of another is still there.
-                None if roster.left(rank).is_some_and(|leave| !leave.lacks_an_end()) => {
+                None if table.left(rank).is_some_and(|leave| !leave.lacks_an_end()) => {
                     Presence::Left
                 }
                 None => Presence::Here,
             },
-            answer: roster.answer_of(rank, now),
+            answer: table.answer_of(rank, now),
         };
         members.map(standing).collect()
     }

@@ -7,17 +7,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::State;
+use super::ControlState;
 use crate::fault::is_apart;
 use crate::neighbour::Neighbour;
 use crate::outbound::{About, Class, Subject};
 use crate::pace::waits_for;
-use crate::repair::Way;
+use crate::repair::NextHop;
 use crate::strays::Stray;
 use crate::topology::distance;
-use crate::wire::{self, Content, Frame, Notice, Progress, Report, WaitingFor};
+use crate::wire::{self, Content, Frame, LateReport, Notice, Progress, WaitingFor};
 
-impl State {
+impl ControlState {
     /// Handles a notice for `to` that has arrived here.
     pub(super) fn route_notice(&mut self, to: u32, notice: Notice, now: Instant) {
         // This rank's own notices may come back. They are dropped.
@@ -34,32 +34,32 @@ impl State {
     /// Records a notice that is addressed to this rank.
     pub(super) fn receive_notice(&mut self, notice: Notice, now: Instant) {
         let context = notice.content.context();
-        let Some(roster) = self.rosters.get_mut(&context) else {
+        let Some(table) = self.tables.get_mut(&context) else {
             self.strays.keep(context, Stray::Notice(notice));
             return;
         };
-        let Some(rank) = roster.view.rank(notice.origin) else {
+        let Some(rank) = table.view.rank(notice.origin) else {
             return;
         };
-        if !roster.is_new(rank, &notice) {
+        if !table.is_new(rank, &notice) {
             return;
         }
         match notice.content {
             Content::Progress(progress) => {
-                let fault = roster.progress(rank, &progress, now);
-                if roster.waits(&progress, now) {
+                let fault = table.progress(rank, &progress, now);
+                if table.waits(&progress, now) {
                     self.notify_companions(context, &notice);
                 }
                 self.answer(context, notice.origin, progress.waiting, now);
                 self.raise_some(context, fault);
             }
             Content::Late(report) => {
-                if roster.record_report(report, now) {
+                if table.record_report(report, now) {
                     self.notify_companions(context, &notice);
                 }
             }
             Content::Query { .. } => self.answer_query(context, notice.origin, now),
-            Content::Answer(answer) => roster.record_answer(rank, answer, now),
+            Content::Answer(answer) => table.record_answer(rank, answer, now),
             Content::Claim(claim) => self.receive_claim(notice.origin, rank, &claim),
         }
         self.report_late(now);
@@ -68,14 +68,14 @@ impl State {
     /// Answers a member that waits: announces this rank's progress to the companions if it was not
     /// announced lately, and to `origin` if that waits for this rank.
     fn answer(&mut self, context: u64, origin: u32, waiting: Option<WaitingFor>, now: Instant) {
-        let Some(roster) = self.rosters.get_mut(&context).filter(|_| waiting.is_some()) else {
+        let Some(table) = self.tables.get_mut(&context).filter(|_| waiting.is_some()) else {
             return;
         };
-        let own = roster.own();
-        let to_all = roster.should_answer(now);
-        let looks_after = roster.companions().any(|companion| companion == origin);
+        let own = table.own();
+        let to_all = table.should_answer(now);
+        let looks_after = table.companions().any(|companion| companion == origin);
         // An answer would replace what was announced, if that has not left yet.
-        let is_told = looks_after && (to_all || roster.has_told_wait(now));
+        let is_told = looks_after && (to_all || table.has_told_wait(now));
         let to_origin = waits_for(waiting, self.me) && !is_told;
         if to_all || to_origin {
             let notice = self.new_notice(Content::Progress(own));
@@ -97,13 +97,13 @@ impl State {
         waiting: WaitingFor,
         now: Instant,
     ) {
-        let Some(roster) = self.rosters.get_mut(&context) else {
+        let Some(table) = self.tables.get_mut(&context) else {
             return;
         };
-        let progress = roster.announce(sequence, signature, waiting, now);
+        let progress = table.announce(sequence, signature, waiting, now);
         // Remembers that a member waits in this call, and that the companions have just been told.
         // The answer does not matter: this rank's own notices always go out.
-        roster.waits(&progress, now);
+        table.waits(&progress, now);
         let notice = self.new_notice(Content::Progress(progress));
         self.notify_companions(context, &notice);
         if let WaitingFor::Rank(whom) = waiting {
@@ -119,8 +119,8 @@ impl State {
         let Content::Progress(Progress { sequence, .. }) = notice.content else {
             return;
         };
-        let roster = self.rosters.get(&context);
-        let knows = roster.is_none_or(|roster| roster.companions().any(|other| other == whom));
+        let table = self.tables.get(&context);
+        let knows = table.is_none_or(|table| table.companions().any(|other| other == whom));
         if is_apart(sequence) && !knows {
             self.forward(whom, notice);
         }
@@ -128,10 +128,10 @@ impl State {
 
     /// Reports the companions that are late for a collective that some member waits in.
     pub(super) fn report_late(&mut self, now: Instant) {
-        let reports: Vec<Report> = self
-            .rosters
+        let reports: Vec<LateReport> = self
+            .tables
             .values_mut()
-            .flat_map(|roster| roster.reports(now))
+            .flat_map(|table| table.reports(now))
             .collect();
         for report in reports {
             let notice = self.new_notice(Content::Late(report));
@@ -150,10 +150,10 @@ impl State {
     }
 
     fn notify_companions(&mut self, context: u64, notice: &Notice) {
-        let Some(roster) = self.rosters.get(&context) else {
+        let Some(table) = self.tables.get(&context) else {
             return;
         };
-        let companions = roster.companions().filter(|&to| to != notice.origin);
+        let companions = table.companions().filter(|&to| to != notice.origin);
         let companions: Vec<u32> = companions.collect();
         for to in companions {
             self.forward(to, notice);
@@ -197,9 +197,9 @@ impl State {
         let mut open = self.neighbours.iter().filter(is_open).map(|it| it.peer);
         let gone = |rank: u32| self.departures.contains_key(&rank);
         let dial = self.redial.as_ref().map(|redial| &redial.dial);
-        match dial.map_or(Way::Closer, |dial| dial.way(to, &gone)) {
-            Way::By(next) => open.find(|&peer| Some(peer) == next),
-            Way::Closer => {
+        match dial.map_or(NextHop::Closer, |dial| dial.next_hop(to, &gone)) {
+            NextHop::By(next) => open.find(|&peer| Some(peer) == next),
+            NextHop::Closer => {
                 let next = open.min_by_key(|&peer| distance(peer, to, size));
                 next.filter(|&peer| distance(peer, to, size) < distance(self.me, to, size))
             }

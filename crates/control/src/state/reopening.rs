@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_seal::Stream;
 
-use super::State;
-use crate::member_table::Roster;
-use crate::neighbour::{End, Neighbour, Retry};
+use super::ControlState;
+use crate::member_table::MemberTable;
+use crate::neighbour::{Neighbour, Retry, StreamEnding};
 use crate::repair::{Repair, SILENT, Unreached};
 
 /// How often each neighbour gets a heartbeat.
@@ -22,19 +22,19 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
 }
 
-impl State {
+impl ControlState {
     /// Starts to reopen a stream that has ended. Returns `false` if that is impossible or not
     /// needed any more.
-    pub(super) fn start_repair(&mut self, index: usize, end: &End, now: Instant) -> bool {
+    pub(super) fn start_repair(&mut self, index: usize, end: &StreamEnding, now: Instant) -> bool {
         let neighbour = &mut self.neighbours[index];
         let is_over = self.departures.contains_key(&neighbour.peer) || neighbour.is_done_writing();
         let Some(repair) = neighbour.repair.as_mut().filter(|_| !is_over) else {
             return false;
         };
         let error = match end {
-            End::Garbled(_) => return false,
-            End::Closed => "it was closed".to_owned(),
-            End::Failed(error) => error.clone(),
+            StreamEnding::Garbled(_) => return false,
+            StreamEnding::Closed => "it was closed".to_owned(),
+            StreamEnding::Failed(error) => error.clone(),
         };
         let name = &self.names[neighbour.peer as usize];
         spark_ccl_log::warn!("the control stream to {name} broke: {error}; it will be reopened");
@@ -78,7 +78,7 @@ impl State {
             .filter_map(|neighbour| neighbour.repair.as_ref());
         let tries = repairs.clone().filter_map(Repair::next_try);
         let heartbeat = repairs.clone().next().map(|_| self.next_heartbeat(now));
-        let reports = self.rosters.values().filter_map(Roster::next_reports);
+        let reports = self.tables.values().filter_map(MemberTable::next_reports);
         let write = self
             .neighbours
             .iter()
@@ -122,7 +122,7 @@ impl State {
         }
         let mut attempts = Vec::new();
         for index in 0..self.neighbours.len() {
-            self.apply_verdict(index, now);
+            self.apply_failure(index, now);
             let neighbour = &mut self.neighbours[index];
             let is_over =
                 self.departures.contains_key(&neighbour.peer) || neighbour.is_done_writing();
@@ -170,7 +170,7 @@ impl State {
             Err(outcome) => {
                 spark_ccl_log::debug!("no new control stream to rank {peer} yet: {outcome:?}");
                 repair.failed(outcome, now);
-                self.apply_verdict(index, now);
+                self.apply_failure(index, now);
             }
         }
     }
@@ -210,8 +210,8 @@ impl State {
         self.heartbeat(now);
     }
 
-    /// Gives a neighbour up once there is a verdict on it.
-    fn apply_verdict(&mut self, index: usize, now: Instant) {
+    /// Gives a neighbour up once it counts as lost.
+    fn apply_failure(&mut self, index: usize, now: Instant) {
         let Some(redial) = &self.redial else { return };
         let neighbour = &self.neighbours[index];
         let peer = neighbour.peer;
@@ -225,7 +225,7 @@ impl State {
         let witness = others.find(|other| other.hears(peer, now));
         let witness = witness.map(|other| &*self.names[other.peer as usize]);
         let silence = now.saturating_duration_since(neighbour.heard);
-        let Some(failure) = repair.verdict(silence, witness, redial) else {
+        let Some(failure) = repair.failure(silence, witness, redial) else {
             return;
         };
         self.neighbours[index].close();

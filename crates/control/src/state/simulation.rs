@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::fault::{DEVICE_MARK, Late, POINT_TO_POINT_MARK};
 use crate::topology::neighbours;
-use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
+use crate::wire::{Content, LateReport, Notice, Progress, WaitingFor};
 
 const SIZE: u32 = 1024;
 const CONTEXT: u64 = 5;
@@ -22,7 +22,7 @@ const MOST_FRAMES: usize = 34;
 const FEW_FRAMES: usize = 6;
 
 struct World {
-    states: Vec<State>,
+    states: Vec<ControlState>,
     views: Vec<Option<Arc<View>>>,
     stopped: Vec<u32>,
     /// How many frames each rank has sent in this second.
@@ -42,7 +42,7 @@ impl World {
             let neighbours = neighbours
                 .map(|peer| Neighbour::without_stream(peer, now))
                 .collect();
-            State::new(me, Arc::clone(&names), neighbours, None)
+            ControlState::new(me, Arc::clone(&names), neighbours, None)
         };
         let mut world = Self {
             states: (0..SIZE).map(state).collect(),
@@ -141,8 +141,8 @@ impl World {
     }
 
     fn late(&self, rank: u32) -> Vec<Late> {
-        let roster = self.states[rank as usize].roster(CONTEXT).unwrap();
-        roster.late(1, WINDOW, self.now)
+        let table = self.states[rank as usize].table(CONTEXT).unwrap();
+        table.late(1, WINDOW, self.now)
     }
 }
 
@@ -244,8 +244,8 @@ fn a_rank_that_a_message_is_awaited_from_says_where_it_is() {
         let most = world.second(std::iter::empty(), CALL);
         assert!(most <= bound(), "{most} frames");
     }
-    let roster = world.states[0].roster(CONTEXT).unwrap();
-    let seen = roster.last_seen(whom, world.now).unwrap();
+    let table = world.states[0].table(CONTEXT).unwrap();
+    let seen = table.last_seen(whom, world.now).unwrap();
     assert!(seen.age.is_some_and(|age| age <= SECOND), "{seen:?}");
     assert_eq!(seen.last, Some((1, "[1, 1]".to_owned())));
 }
@@ -258,8 +258,8 @@ fn a_chain_of_awaited_messages_is_followed_to_its_end() {
         world.settle();
     };
     let chain = |world: &World| {
-        let roster = world.states[0].roster(CONTEXT).unwrap();
-        roster.awaited_in_turn(1, world.now)
+        let table = world.states[0].table(CONTEXT).unwrap();
+        table.awaited_in_turn(1, world.now)
     };
     let message = POINT_TO_POINT_MARK | 1;
     // The last one is no neighbour of the first.
@@ -294,20 +294,20 @@ fn a_wait_on_a_device_is_told_and_never_compared() {
             .flatten()
             .all(|view| view.fault().is_none())
     );
-    let roster = world.states[0].roster(CONTEXT).unwrap();
-    assert_eq!(roster.awaited_on_device(world.now), Some(1));
-    assert_eq!(roster.awaited_in_turn(1, world.now), [4, 2]);
-    let last = roster.last_seen(1, world.now).unwrap().last;
+    let table = world.states[0].table(CONTEXT).unwrap();
+    assert_eq!(table.awaited_on_device(world.now), Some(1));
+    assert_eq!(table.awaited_in_turn(1, world.now), [4, 2]);
+    let last = table.last_seen(1, world.now).unwrap().last;
     assert_eq!(last, Some((on_device, "[9, 9]".to_owned())));
     // Who waits in a message says nothing of its device.
     world.announces(0, POINT_TO_POINT_MARK | 1, CALL, WaitingFor::Rank(1));
-    let roster = world.states[0].roster(CONTEXT).unwrap();
-    assert_eq!(roster.awaited_on_device(world.now), None);
+    let table = world.states[0].table(CONTEXT).unwrap();
+    assert_eq!(table.awaited_on_device(world.now), None);
     // In a collective, who waits on its device is not what is late.
     world.announces(0, 1, CALL, WaitingFor::Rank(1));
     world.settle();
-    let roster = world.states[0].roster(CONTEXT).unwrap();
-    let late = ranks(&roster.late(1, WINDOW, world.now));
+    let table = world.states[0].table(CONTEXT).unwrap();
+    let late = ranks(&table.late(1, WINDOW, world.now));
     assert_eq!(
         [1, 4, 2].map(|rank| late.contains(&rank)),
         [false, false, true]
@@ -337,8 +337,8 @@ fn only_the_rank_for_which_all_wait_is_late() {
             world.second(std::iter::empty(), CALL);
         }
         for &rank in &waiting[..ahead] {
-            let roster = world.states[rank as usize].roster(CONTEXT).unwrap();
-            let late = ranks(&roster.late(2, WINDOW, world.now));
+            let table = world.states[rank as usize].table(CONTEXT).unwrap();
+            let late = ranks(&table.late(2, WINDOW, world.now));
             assert_eq!(late, [stopped], "at {rank} of {size}, {ahead} ahead");
         }
     }
@@ -392,7 +392,7 @@ fn a_report_that_is_overtaken_counts() {
         signature: CALL,
         waiting: Some(WaitingFor::Anyone),
     };
-    let report = Report {
+    let report = LateReport {
         context: CONTEXT,
         sequence: 1,
         rank: stopped,
@@ -411,7 +411,7 @@ fn a_report_that_is_overtaken_counts() {
     let state = &mut world.states[0];
     state.route_notice(0, notice(4, Content::Progress(earlier)), now);
     let seen = state
-        .roster(CONTEXT)
+        .table(CONTEXT)
         .unwrap()
         .last_seen(origin, now)
         .unwrap();

@@ -12,7 +12,7 @@ use spark_ccl_fork::Unshared;
 use super::*;
 use crate::fault::POINT_TO_POINT_MARK;
 use crate::wire::tests::{SIZE, failure, fault, proposal};
-use crate::wire::{Content, Frame, Notice, Progress, Report, WaitingFor};
+use crate::wire::{Content, Frame, LateReport, Notice, Progress, WaitingFor};
 
 const ME: u32 = 1;
 const NEIGHBOUR: u32 = 2;
@@ -72,7 +72,7 @@ fn notice() -> impl Strategy<Value = Frame> {
     let last = proptest::option::of((number(), signature()));
     let report = (context(), number(), rank(), last, any::<u64>());
     let report = report.prop_map(|(context, sequence, rank, last, age)| {
-        Content::Late(Report {
+        Content::Late(LateReport {
             context,
             sequence,
             rank,
@@ -133,7 +133,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// A rank with one neighbour.
 struct Rank {
-    state: State,
+    state: ControlState,
     neighbour: UnixStream,
     views: HashMap<u64, Arc<View>>,
     /// The number of the neighbour's last flood.
@@ -150,7 +150,7 @@ impl Rank {
             .map(|rank| format!("rank {rank}").into())
             .collect();
         Self {
-            state: State::new(ME, names, vec![known], None),
+            state: ControlState::new(ME, names, vec![known], None),
             neighbour,
             views: HashMap::new(),
             received: 0,
@@ -193,10 +193,10 @@ impl Rank {
                 self.state.leave(*context, Leave::after(*last));
             }
         }
-        for roster in self.state.rosters.values() {
+        for table in self.state.tables.values() {
             let _ = (
-                roster.last_seen(0, now),
-                roster.late(1, std::time::Duration::ZERO, now),
+                table.last_seen(0, now),
+                table.late(1, std::time::Duration::ZERO, now),
             );
         }
     }
@@ -449,7 +449,7 @@ fn a_neighbour_that_was_given_up_and_ends_is_reported_once_more() {
         };
         rank.handle(&Event::Received(Box::new(flooded(0, flood))));
         assert_eq!(rank.state.ended_ranks(), [].into());
-        rank.state.ended(0, End::Closed, Instant::now());
+        rank.state.ended(0, StreamEnding::Closed, Instant::now());
         assert_eq!(rank.state.ended_ranks(), [NEIGHBOUR].into());
         let notices = rank.state.seen.originate(ME, News::Goodbye).counter;
         assert_eq!(notices, 2, "one flood went out before");

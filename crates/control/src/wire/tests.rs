@@ -208,7 +208,7 @@ fn frame() -> impl Strategy<Value = Frame> {
     let last = proptest::option::of((any::<u64>(), any::<[u64; 2]>()));
     let age = proptest::option::of(millis());
     let report = (any::<[u64; 2]>(), 0..SIZE, last, age);
-    let report = report.prop_map(|([context, sequence], rank, last, age)| Report {
+    let report = report.prop_map(|([context, sequence], rank, last, age)| LateReport {
         context,
         sequence,
         rank,

@@ -67,12 +67,12 @@ impl Network {
 }
 
 /// One rank's access to the network.
-struct Caller {
+struct Dialler {
     me: u32,
     network: Arc<Network>,
 }
 
-impl Dial for Caller {
+impl Dial for Dialler {
     fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Stream, Unreached> {
         let to_panic = &self.network.to_panic;
         let one_less = |left: usize| left.checked_sub(1);
@@ -115,7 +115,7 @@ fn world(size: u32) -> (Arc<Network>, Vec<Arc<Monitor>>) {
     let start = |(me, streams)| {
         let network = Arc::clone(&network);
         let redial = Redial {
-            dial: Arc::new(Caller { me, network }),
+            dial: Arc::new(Dialler { me, network }),
             unheard: UNHEARD,
             heard: HEARD,
         };
