@@ -7,10 +7,10 @@
 //! ends them when a rank has died or left. Knows `crates/gpu` and the links; knows no NCCL.
 
 mod attach;
+mod attached;
 mod engine;
 mod enqueue;
 mod group;
-mod joined;
 mod measured;
 mod messages;
 mod pass;
@@ -19,7 +19,7 @@ mod pinned;
 mod refused;
 mod report;
 mod staged;
-mod way;
+mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,6 +7,7 @@
 mod attach;
 mod calls;
 mod comparison;
+mod connection_check;
 mod connection_key;
 mod ending;
 mod engine;
@@ -16,7 +17,6 @@ mod group;
 mod helper_thread;
 mod inside;
 mod look;
-mod meeting;
 mod registration;
 mod registration_table;
 

@@ -11,14 +11,14 @@ use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Slots, Stage, Wire};
 
+use super::attached::Joined;
 use super::engine::{KernelEngine, Kernels};
-use super::joined::Joined;
 use super::measured::{layout, measured};
 use super::pass::exchange;
 use super::pinned::Pinned;
 use super::refused::refused;
 use super::staged::{BySlots, Staged};
-use super::way::Way;
+use super::transport::Way;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{
     ToldGpu, all_have, find_gpu, have_the_same_kernels, no_other_has, tell_gpu,

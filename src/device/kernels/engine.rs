@@ -7,9 +7,9 @@ use spark_ccl_config::GpuLayout;
 use spark_ccl_gpu::Kernel;
 use spark_ccl_log::Mutex;
 
-use super::joined::Joined;
+use super::attached::Joined;
 use super::patience::Patience;
-use super::way::Way;
+use super::transport::Way;
 use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;

@@ -11,7 +11,7 @@ use spark_ccl_types::{ReduceOp, Side};
 
 use super::engine::KernelEngine;
 use super::messages::{messages_of, part_of};
-use super::way::Way;
+use super::transport::Way;
 use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
 use crate::device::rank::State;

@@ -10,9 +10,9 @@ use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
 use spark_ccl_transport::memory::SharedMemory;
 
-use super::joined::Joined;
+use super::attached::Joined;
 use super::pass::exchange;
-use super::way::Way;
+use super::transport::Way;
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::memory::device::set_aside::wait_for_room;

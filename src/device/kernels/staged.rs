@@ -2,19 +2,19 @@
 //! thread of this process has the host engine do the operation on them, over its links. On memory
 //! that is itself the host's, it does the whole operation.
 
-mod channel;
-mod course;
 mod exchange;
 mod pool;
 mod proxy;
+mod proxy_queue;
+mod proxy_work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use channel::{Channel, Use};
-use course::Course;
 pub(in crate::device) use pool::Pool;
 use pool::is_pinned;
+use proxy_queue::{Channel, Use};
+use proxy_work::Course;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};

@@ -6,7 +6,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
 
 use super::NcclEngine;
-use super::meeting::Meeting;
+use super::connection_check::Meeting;
 use crate::engine::StreamTask;
 use crate::error::Error;
 use crate::task::Task;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::{Condvar, Mutex};
 
-use super::course::Course;
+use super::proxy_work::Course;
 use crate::error::Error;
 use crate::host::or_abort;
 use crate::memory::device::helper_thread;

@@ -3,8 +3,8 @@
 use spark_ccl_gpu::{Cut, Lane, Rung, Stage, Way};
 use spark_ccl_types::{Operation, Signature};
 
-use super::flights::{Flight, Flights};
-use super::places::Places;
+use super::pending_pieces::{Flight, Flights};
+use super::piece_memory::Places;
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Direction;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam::channel::bounded;
 use spark_ccl_gpu as gpu;
 
-use super::way::Way;
+use super::transport::Way;
 use crate::device::waiting::SUBSIDES;
 use crate::memory::device::helper_thread::spawn;
 

@@ -2,22 +2,22 @@
 //! piece, which becomes a task of the host engine (a flight), and is answered when that is done (it
 //! has landed).
 
-mod flights;
 mod messages;
 mod operations;
-mod places;
+mod pending_pieces;
+mod piece_memory;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use messages::Messages;
 use operations::Operations;
-use places::Places;
+use piece_memory::Places;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Slots, Stage};
 
-use super::channel::{Channel, Use};
 use super::exchange::Exchange;
+use super::proxy_queue::{Channel, Use};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 

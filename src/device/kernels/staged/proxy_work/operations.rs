@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Stage};
 use spark_ccl_types::{ReduceOp, Reduction, Signature};
 
-use super::flights::{Flight, Flights};
-use super::places::{Places, buffer};
+use super::pending_pieces::{Flight, Flights};
+use super::piece_memory::{Places, buffer};
 use crate::api::communicator::Communicator;
 use crate::device::kernels::staged::exchange::Others;
 use crate::device::kernels::staged::pool::lens;
