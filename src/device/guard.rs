@@ -10,7 +10,7 @@ use spark_ccl_control::Fault;
 use super::allocation::{free_in_background, tidy_in_background};
 use super::calls::{CallEnd, Mark};
 use super::guarded::Guarded;
-use super::rank::{DeviceRank, State};
+use super::rank::{DeviceRank, DeviceState};
 use crate::error::Error;
 use crate::memory::device::block;
 use crate::memory::device::set_aside::{self, Enqueues};
@@ -94,7 +94,7 @@ impl<B> DeviceRank<B> {
         let Some(mut state) = self.state.try_lock() else {
             return false;
         };
-        let State { calls, .. } = &mut *state;
+        let DeviceState { calls, .. } = &mut *state;
         if let Err(error) = calls.look(progress) {
             drop(self.lost(error));
         }

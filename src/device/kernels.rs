@@ -86,7 +86,7 @@ impl Engine for KernelEngine {
     }
 
     fn path(&self) -> Option<String> {
-        let way = self.member()?.describe();
+        let way = self.member()?.path();
         let others = self.passed_over.iter();
         let others = others.map(|other| format!("; not {other}"));
         Some(way + &others.collect::<String>())

@@ -32,7 +32,7 @@ pub(super) struct DeviceRank<B> {
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
     gate: Arc<Gate>,
-    pub(super) state: Mutex<State<B>>,
+    pub(super) state: Mutex<DeviceState<B>>,
     /// What notes the calls, if anyone wants to know of them.
     pub(super) notes: Option<Notes>,
     /// Whether a thread gives memory back. A flag on its own, which orders no other memory:
@@ -40,7 +40,7 @@ pub(super) struct DeviceRank<B> {
     pub(super) tidies: AtomicBool,
 }
 
-pub(super) struct State<B> {
+pub(super) struct DeviceState<B> {
     /// `None` once it was aborted, or finalized.
     pub(super) backend: Option<B>,
     pub(super) calls: Calls,
@@ -61,7 +61,7 @@ impl<B> DeviceRank<B> {
             rank,
             size: comm.size(),
             watch: Arc::clone(&inner.watch),
-            state: Mutex::new(State {
+            state: Mutex::new(DeviceState {
                 backend: Some(backend),
                 calls: Calls::new(inner.world.settings.operation_timeout),
             }),
@@ -89,7 +89,7 @@ impl<B> DeviceRank<B> {
 
     /// The state; an error where the communicator has failed, and a call of the backend's that has
     /// it does not come back.
-    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State<B>>, Error> {
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, DeviceState<B>>, Error> {
         loop {
             if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
                 return Ok(state);

@@ -63,7 +63,7 @@ pub use call::Call;
 pub use error::Error;
 pub use layout::MAX_RANKS;
 pub use member::{Member, Settings};
-pub use message::{Message, Way};
+pub use message::{Message, MessageDirection};
 pub use plan::{Kernel, Limits, Plan, Wire};
 pub use revision::REVISION;
 pub use scratch::Scratch;

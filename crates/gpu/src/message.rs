@@ -9,7 +9,7 @@ use crate::{Error, Limits};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
     /// Whether this rank sends it or receives it.
-    pub way: Way,
+    pub way: MessageDirection,
     /// The other rank, which may be this one.
     pub peer: usize,
     /// Where the buffer starts.
@@ -23,7 +23,7 @@ pub struct Message {
 
 /// Which end of a message it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
+pub enum MessageDirection {
     /// The peer sends it to this rank.
     Receive = 0,
     /// This rank sends it to the peer.

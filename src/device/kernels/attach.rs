@@ -11,14 +11,14 @@ use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Slots, Stage, Wire};
 
-use super::attached::Joined;
+use super::attached::Attached;
 use super::engine::{KernelEngine, Kernels};
 use super::measured::{layout, measured};
 use super::pass::exchange;
 use super::pinned::Pinned;
 use super::refused::refused;
 use super::staged::{BySlots, Staged};
-use super::transport::Way;
+use super::transport::KernelTransport;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{
     ToldGpu, all_have, find_gpu, have_the_same_kernels, no_other_has, tell_gpu,
@@ -102,7 +102,7 @@ fn join_through_host(
     ctas: u32,
     deadline: Instant,
     why: &str,
-) -> Result<(Joined, Vec<String>), Error> {
+) -> Result<(Attached, Vec<String>), Error> {
     let is_zero_copy = comm.inner.world.settings.path == Path::ZeroCopy;
     let mut passed_over = vec![format!("the GPUs' memory: {why}")];
     if !is_zero_copy {
@@ -126,7 +126,7 @@ fn join_through_host(
         _ => None,
     };
     let staged = Staged::new(comm, stage, slots, pins)?;
-    Ok((Joined::new(Way::Host(staged)), passed_over))
+    Ok((Attached::new(KernelTransport::Host(staged)), passed_over))
 }
 
 /// The slots, if all ranks have some; else calls go by pieces. Collective.
@@ -192,7 +192,7 @@ fn join_pinned(
     context: &Arc<CudaContext>,
     ctas: u32,
     deadline: Instant,
-) -> Result<Result<Joined, String>, Error> {
+) -> Result<Result<Attached, String>, Error> {
     let pinned = match if_all_have(comm, Pinned::new(comm, context))? {
         Ok(pinned) => pinned,
         Err(why) => return Ok(Err(why)),
@@ -229,7 +229,7 @@ fn other_says_why(comm: &Communicator, rank: usize) -> String {
 fn engine(
     comm: &Communicator,
     context: Arc<CudaContext>,
-    member: Joined,
+    member: Attached,
     passed_over: Vec<String>,
     kernels: Kernels,
 ) -> Result<Arc<KernelEngine>, Error> {
@@ -243,7 +243,7 @@ fn engine(
 
 /// Which kernels are taken: all ranks have the same measurements, rank 0's, and know the same of
 /// all.
-fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Joined) -> Kernels {
+fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Attached) -> Kernels {
     let limits = member.limits();
     let layout = limits.and_then(|limits| layout(all, limits));
     let found = limits.zip(layout.as_ref());
@@ -349,7 +349,7 @@ impl Shared {
         comm: &Communicator,
         settings: Settings,
         deadline: Instant,
-    ) -> Result<Joined, Error> {
+    ) -> Result<Attached, Error> {
         let bytes = Scratch::bytes(comm.size());
         let peers = match &self.exported {
             Some(own) => exchange(comm, own, bytes, deadline)?,
@@ -357,7 +357,7 @@ impl Shared {
         };
         let joined = Member::join(comm.rank(), self.scratch, peers, settings);
         let joined = joined.map_err(|error| refused(error, comm.rank()))?;
-        Ok(Joined::new(Way::Kernels(Box::new(joined))))
+        Ok(Attached::new(KernelTransport::Kernels(Box::new(joined))))
     }
 }
 

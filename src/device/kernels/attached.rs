@@ -7,7 +7,7 @@ use std::time::Duration;
 use crossbeam::channel::bounded;
 use spark_ccl_gpu as gpu;
 
-use super::transport::Way;
+use super::transport::KernelTransport;
 use crate::device::waiting::SUBSIDES;
 use crate::memory::device::helper_thread::spawn;
 
@@ -18,23 +18,23 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// kernels of other communicators, which may wait for other ranks; so it ends on a thread of its
 /// own.
 #[derive(Debug)]
-pub(in crate::device) struct Joined(ManuallyDrop<Way>);
+pub(in crate::device) struct Attached(ManuallyDrop<KernelTransport>);
 
-impl Joined {
-    pub(super) fn new(member: Way) -> Self {
+impl Attached {
+    pub(super) fn new(member: KernelTransport) -> Self {
         Self(ManuallyDrop::new(member))
     }
 }
 
-impl Deref for Joined {
-    type Target = Way;
+impl Deref for Attached {
+    type Target = KernelTransport;
 
-    fn deref(&self) -> &Way {
+    fn deref(&self) -> &KernelTransport {
         &self.0
     }
 }
 
-impl Drop for Joined {
+impl Drop for Attached {
     fn drop(&mut self) {
         // SAFETY: this is the only place that takes it, and `drop` runs once.
         let member = unsafe { ManuallyDrop::take(&mut self.0) };
@@ -56,7 +56,7 @@ impl Drop for Joined {
 
 /// Ends a member. A capture in the context keeps the driver from waiting for what runs there, so
 /// the end comes after it.
-fn end(mut member: Way) {
+fn end(mut member: KernelTransport) {
     loop {
         let Err(failed) = member.end() else { return };
         let (left, error) = *failed;

@@ -7,9 +7,9 @@ use spark_ccl_config::GpuLayout;
 use spark_ccl_gpu::Kernel;
 use spark_ccl_log::Mutex;
 
-use super::attached::Joined;
+use super::attached::Attached;
 use super::patience::Patience;
-use super::transport::Way;
+use super::transport::KernelTransport;
 use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
@@ -21,10 +21,10 @@ use crate::plan::measured::Measured;
 #[derive(Debug)]
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
-    pub(super) base: DeviceRank<Arc<Joined>>,
+    pub(super) base: DeviceRank<Arc<Attached>>,
     /// The member again, for code that must not wait for that lock: its holder may wait for room in
     /// a stream until the kernels there are aborted. `None` once it was finalized.
-    pub(super) member: Mutex<Option<Arc<Joined>>>,
+    pub(super) member: Mutex<Option<Arc<Attached>>>,
     /// Which faster ways were not taken, and why.
     pub(super) passed_over: Vec<String>,
     pub(super) kernels: Kernels,
@@ -44,12 +44,12 @@ pub(super) struct Kernels {
 }
 
 impl Guarded for KernelEngine {
-    type Backend = Arc<Joined>;
+    type Backend = Arc<Attached>;
 
     /// Kernels know who is late, and wait as long.
     const GRACE: Duration = Duration::from_secs(1);
 
-    fn base(&self) -> &DeviceRank<Arc<Joined>> {
+    fn base(&self) -> &DeviceRank<Arc<Attached>> {
         &self.base
     }
 
@@ -82,8 +82,8 @@ impl Guarded for KernelEngine {
 
 impl KernelEngine {
     pub(super) fn new(
-        base: DeviceRank<Arc<Joined>>,
-        member: Arc<Joined>,
+        base: DeviceRank<Arc<Attached>>,
+        member: Arc<Attached>,
         passed_over: Vec<String>,
         kernels: Kernels,
     ) -> Self {
@@ -115,7 +115,7 @@ impl KernelEngine {
 
     /// Has the member wait as long as a call may take that is about to be launched: where its
     /// stream is full, its thread has the state for long, which the guard needs.
-    pub(super) fn allow(&self, member: &Way, calls: &Calls, limit: Option<Duration>) {
+    pub(super) fn allow(&self, member: &KernelTransport, calls: &Calls, limit: Option<Duration>) {
         let longest = calls.patience().max(limit.unwrap_or_default());
         let mut told = self.patience.lock();
         if !matches!(*told, Some(Patience::Longest(told)) if told >= longest) {
@@ -136,7 +136,7 @@ impl KernelEngine {
     }
 
     /// The member, unless it was finalized.
-    pub(super) fn member(&self) -> Option<Arc<Joined>> {
+    pub(super) fn member(&self) -> Option<Arc<Attached>> {
         self.member.lock().clone()
     }
 

@@ -11,15 +11,15 @@ use spark_ccl_types::{ReduceOp, Side};
 
 use super::engine::KernelEngine;
 use super::messages::{messages_of, part_of};
-use super::transport::Way;
+use super::transport::KernelTransport;
 use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
-use crate::device::rank::State;
+use crate::device::rank::DeviceState;
 use crate::error::Error;
 use crate::task::Task;
 
 /// The end of a kernel, in a stream that captures nothing.
-pub(super) type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
+pub(super) type LaunchEnd = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
 
 /// A call that its engine has admitted.
 pub(super) struct Admitted<'a> {
@@ -112,9 +112,9 @@ impl KernelEngine {
     /// The end of what was launched, also where that is only a part of it.
     pub(super) fn end_of(
         &self,
-        launched: Result<End, Error>,
+        launched: Result<LaunchEnd, Error>,
         stream: &Arc<CudaStream>,
-    ) -> (End, Result<(), Error>) {
+    ) -> (LaunchEnd, Result<(), Error>) {
         match launched {
             Ok(end) => (end, Ok(())),
             Err(error) => (self.base.end(stream), Err(error)),
@@ -128,7 +128,7 @@ impl KernelEngine {
         call: &Call,
         stream: &Arc<CudaStream>,
         limit: Option<Duration>,
-    ) -> Result<End, Error> {
+    ) -> Result<LaunchEnd, Error> {
         self.behind_the_last(stream, [DevicePart::Collective], limit, |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has
             // passed each rank's to the others and checked whose it is. `admit` has checked that
@@ -151,7 +151,7 @@ impl KernelEngine {
         messages: &[Message],
         stream: &Arc<CudaStream>,
         limit: Option<Duration>,
-    ) -> Result<End, Error> {
+    ) -> Result<LaunchEnd, Error> {
         self.behind_the_last(stream, messages.iter().map(part_of), limit, |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has
             // passed each rank's to the others and checked whose it is. `admit` has checked that
@@ -170,13 +170,13 @@ impl KernelEngine {
         stream: &Arc<CudaStream>,
         parts: impl IntoIterator<Item = DevicePart> + Clone,
         limit: Option<Duration>,
-        launch: impl FnOnce(&Way) -> Result<(), gpu::Error>,
-    ) -> Result<End, Error> {
+        launch: impl FnOnce(&KernelTransport) -> Result<(), gpu::Error>,
+    ) -> Result<LaunchEnd, Error> {
         let base = &self.base;
         base.check_members(parts.clone())?;
         let passed = base.to_launch()?;
         let launched = {
-            let State { backend, calls, .. } = &mut *base.lock()?;
+            let DeviceState { backend, calls, .. } = &mut *base.lock()?;
             let member = backend.as_ref().ok_or_else(|| base.gone())?;
             self.allow(member, calls, limit);
             let followed = follow(calls, stream).map_err(gpu::Error::from);
@@ -207,14 +207,14 @@ impl Admitted<'_> {
     }
 
     /// Notes for reports that it was launched, if it was.
-    pub(super) fn observe(&self, launched: &Result<End, Error>) {
+    pub(super) fn observe(&self, launched: &Result<LaunchEnd, Error>) {
         if let Ok(end) = launched {
             self.engine.observe(self.task, end);
         }
     }
 
     /// Notes for its memory when it will have run.
-    pub(super) fn note(&self, end: End) -> Result<(), Error> {
+    pub(super) fn note(&self, end: LaunchEnd) -> Result<(), Error> {
         let base = &self.engine.base;
         base.used(self.task.regions(), self.stream, end)
     }

@@ -9,7 +9,7 @@ use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{Call, Message};
 
 use super::engine::KernelEngine;
-use super::enqueue::{Admitted, End, Work};
+use super::enqueue::{Admitted, LaunchEnd, Work};
 use crate::engine::StreamTask;
 use crate::error::Error;
 
@@ -163,7 +163,7 @@ impl<'a> Kernel<'a> {
     }
 
     /// Launches it, or, after an error, nothing or a part of it.
-    fn launch(&self) -> Result<End, Error> {
+    fn launch(&self) -> Result<LaunchEnd, Error> {
         match &self.does {
             Does::Collective(call) => self.engine.launch(call, self.stream(), self.limit()?),
             Does::Messages(messages) => self.pass(messages),
@@ -171,7 +171,7 @@ impl<'a> Kernel<'a> {
     }
 
     /// Passes messages behind all in the streams of their calls, and before all that comes there.
-    fn pass(&self, messages: &[Message]) -> Result<End, Error> {
+    fn pass(&self, messages: &[Message]) -> Result<LaunchEnd, Error> {
         let (base, others) = (&self.engine.base, self.others());
         let lost = |error| base.lost(error);
         for other in &others {
@@ -190,7 +190,7 @@ impl<'a> Kernel<'a> {
     }
 
     /// Notes for the memory of its calls when it will have run.
-    fn note(&self, end: &End) -> Result<(), Error> {
+    fn note(&self, end: &LaunchEnd) -> Result<(), Error> {
         let mut done = Ok(());
         for call in &self.calls {
             done = done.and(call.note(end.clone()));

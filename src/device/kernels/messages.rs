@@ -1,7 +1,7 @@
 //! What a task is as messages between pairs of ranks, and what these are called in errors.
 
 use spark_ccl_control::DevicePart;
-use spark_ccl_gpu::{Message, Way};
+use spark_ccl_gpu::{Message, MessageDirection};
 use spark_ccl_types::{Operation, Signature, describe_message};
 
 use crate::task::{Tables, Task};
@@ -15,14 +15,14 @@ pub(super) fn is_of_messages(operation: Operation) -> bool {
 /// The messages of a task, if it consists of such. A block of no elements is one, too: only so do
 /// both ends know that they agree on it.
 pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
-    let sent = End {
-        way: Way::Send,
+    let sent = MessageEnd {
+        way: MessageDirection::Send,
         peer: task.to as usize,
         begin: 0,
         count: task.input.len,
     };
-    let received = End {
-        way: Way::Receive,
+    let received = MessageEnd {
+        way: MessageDirection::Receive,
         peer: task.from as usize,
         begin: 0,
         count: task.output.len,
@@ -41,40 +41,45 @@ pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
 pub(super) fn part_of(message: &Message) -> DevicePart {
     let peer = message.peer as u32;
     match message.way {
-        Way::Send => DevicePart::SendTo(peer),
-        Way::Receive => DevicePart::ReceiveFrom(peer),
+        MessageDirection::Send => DevicePart::SendTo(peer),
+        MessageDirection::Receive => DevicePart::ReceiveFrom(peer),
     }
 }
 
 /// One end of a message, as a part of a buffer.
-struct End {
-    way: Way,
+struct MessageEnd {
+    way: MessageDirection,
     peer: usize,
     /// In elements.
     begin: usize,
     count: usize,
 }
 
-fn blocks(tables: &Tables) -> Vec<End> {
-    let sides = [(Way::Send, &tables.send), (Way::Receive, &tables.recv)];
+fn blocks(tables: &Tables) -> Vec<MessageEnd> {
+    let sides = [
+        (MessageDirection::Send, &tables.send),
+        (MessageDirection::Receive, &tables.recv),
+    ];
     let ends = sides.into_iter().flat_map(|(way, blocks)| {
         let places = blocks.begins.iter().zip(blocks.counts.iter());
-        places.enumerate().map(move |(peer, (&begin, &count))| End {
-            way,
-            peer,
-            begin,
-            count,
-        })
+        places
+            .enumerate()
+            .map(move |(peer, (&begin, &count))| MessageEnd {
+                way,
+                peer,
+                begin,
+                count,
+            })
     });
     ends.collect()
 }
 
-impl End {
+impl MessageEnd {
     fn message(&self, task: &Task) -> Message {
         let [input, output] = task.regions().map(|region| region.ptr.addr());
         let start = match self.way {
-            Way::Send => input,
-            Way::Receive => output,
+            MessageDirection::Send => input,
+            MessageDirection::Receive => output,
         };
         let size = task.signature.dtype.size();
         Message {
@@ -123,8 +128,18 @@ mod tests {
         messages_of(&spec.task((region(SEND_AT, sent), region(RECV_AT, received))))
     }
 
-    fn message(way: Way, peer: usize, begin: usize, count: usize, words: [u64; 2]) -> Message {
-        let start = if way == Way::Send { SEND_AT } else { RECV_AT };
+    fn message(
+        way: MessageDirection,
+        peer: usize,
+        begin: usize,
+        count: usize,
+        words: [u64; 2],
+    ) -> Message {
+        let start = if way == MessageDirection::Send {
+            SEND_AT
+        } else {
+            RECV_AT
+        };
         Message {
             way,
             peer,
@@ -140,8 +155,11 @@ mod tests {
         let sent = messages(&of(Operation::Send), 7, 0).unwrap();
         let received = messages(&of(Operation::Recv), 0, 7).unwrap();
         let words = sent[0].words;
-        assert_eq!(sent, [message(Way::Send, 1, 0, 7, words)]);
-        assert_eq!(received, [message(Way::Receive, 2, 0, 7, words)]);
+        assert_eq!(sent, [message(MessageDirection::Send, 1, 0, 7, words)]);
+        assert_eq!(
+            received,
+            [message(MessageDirection::Receive, 2, 0, 7, words)]
+        );
         let both = messages(&of(Operation::SendRecv), 7, 7).unwrap();
         assert_eq!(both, [sent, received].concat());
         assert_eq!(describe_message(words), "send(count 7, uint32)");
@@ -166,12 +184,12 @@ mod tests {
         let seen = messages(&spec, 20, 20).unwrap();
         let words: Vec<_> = seen.iter().map(|message| message.words).collect();
         let expected = [
-            message(Way::Send, 0, 0, 0, words[0]),
-            message(Way::Send, 1, 4, 3, words[1]),
-            message(Way::Send, 2, 10, 5, words[2]),
-            message(Way::Receive, 0, 6, 2, words[3]),
-            message(Way::Receive, 1, 0, 0, words[4]),
-            message(Way::Receive, 2, 0, 0, words[5]),
+            message(MessageDirection::Send, 0, 0, 0, words[0]),
+            message(MessageDirection::Send, 1, 4, 3, words[1]),
+            message(MessageDirection::Send, 2, 10, 5, words[2]),
+            message(MessageDirection::Receive, 0, 6, 2, words[3]),
+            message(MessageDirection::Receive, 1, 0, 0, words[4]),
+            message(MessageDirection::Receive, 2, 0, 0, words[5]),
         ];
         assert_eq!(seen, expected);
         let described = words.iter().map(|words| describe_received(*words));

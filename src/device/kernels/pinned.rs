@@ -10,9 +10,9 @@ use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
 use spark_ccl_transport::memory::SharedMemory;
 
-use super::attached::Joined;
+use super::attached::Attached;
 use super::pass::exchange;
-use super::transport::Way;
+use super::transport::KernelTransport;
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::memory::device::set_aside::wait_for_room;
@@ -63,7 +63,7 @@ impl Pinned {
         comm: &Communicator,
         settings: Settings,
         deadline: Instant,
-    ) -> Result<Result<Joined, String>, Error> {
+    ) -> Result<Result<Attached, String>, Error> {
         let bytes = Scratch::bytes_in_host(comm.size());
         let exported = exchange(comm, &self.exported, bytes, deadline)?;
         let map = |rank: usize, exported: OwnedFd| {
@@ -83,7 +83,7 @@ impl Pinned {
             let joined = Member::join_in_host(comm.rank(), self.scratch, peers, settings);
             joined.map_err(|error| error.to_string())
         });
-        Ok(joined.map(|joined| Joined::new(Way::Kernels(Box::new(joined)))))
+        Ok(joined.map(|joined| Attached::new(KernelTransport::Kernels(Box::new(joined)))))
     }
 }
 

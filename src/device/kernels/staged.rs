@@ -13,8 +13,8 @@ use std::time::Duration;
 
 pub(in crate::device) use pool::Pool;
 use pool::is_pinned;
-use proxy_queue::{Channel, Use};
-use proxy_work::Course;
+use proxy_queue::{ProxyQueue, Use};
+use proxy_work::ProxyWork;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};
@@ -73,7 +73,7 @@ impl BySlots {
 /// A rank's stage, and what goes on with it.
 pub(in crate::device) struct Staged {
     /// Before the stage: what is dropped first ends the use of the other.
-    lease: Lease,
+    proxy_handle: ProxyHandle,
     stage: Arc<Stage>,
     /// For short operations and long ones; `None` where there are too many ranks, or no memory.
     slots: Option<(Arc<Slots>, BySlots)>,
@@ -87,9 +87,9 @@ pub(in crate::device) struct Staged {
 
 /// The use of a stage by the thread that passes pieces. Ends when this is dropped, which waits for
 /// that.
-struct Lease(Arc<Channel>);
+struct ProxyHandle(Arc<ProxyQueue>);
 
-impl Lease {
+impl ProxyHandle {
     /// No more pieces are passed. Waits until the thread has given up those that are under way.
     fn end(&self) -> Use {
         self.close();
@@ -106,7 +106,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for ProxyHandle {
     fn drop(&mut self) {
         self.end();
     }
@@ -131,20 +131,20 @@ impl Staged {
     ) -> Result<Self, Error> {
         let carrier = comm.twin()?;
         let host = Arc::clone(carrier.inner.membership.engine());
-        let channel = Arc::new(Channel::default());
+        let queue = Arc::new(ProxyQueue::default());
         let parent = Arc::clone(&comm.inner.watch);
         let pool = pins.then(|| Pool::new(&carrier.inner));
-        let course = Course::new(
+        let work = ProxyWork::new(
             Arc::clone(&stage),
             slots.as_ref().map(|(slots, _)| Arc::clone(slots)),
-            Arc::clone(&channel),
+            Arc::clone(&queue),
             carrier,
             parent,
         );
-        let lends = course.lends();
-        proxy::add(course)?;
+        let lends = work.lends();
+        proxy::add(work)?;
         Ok(Self {
-            lease: Lease(channel),
+            proxy_handle: ProxyHandle(queue),
             stage,
             slots,
             host,
@@ -159,7 +159,7 @@ impl Staged {
     }
 
     /// What it is, for people.
-    pub(super) fn describe(&self) -> String {
+    pub(super) fn path(&self) -> String {
         let in_slots = match &self.slots {
             Some((slots, _)) => slots.pinned_bytes(),
             None => 0,
@@ -245,7 +245,7 @@ impl Staged {
         call: &Call,
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
-        let expected = self.lease.0.expect(is_capturing(stream)?);
+        let expected = self.proxy_handle.0.expect(is_capturing(stream)?);
         let bytes = (call.count * call.dtype.size()) as u64;
         // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has
         // run; operations run one after the other, and no graph of them outlives the stage, which
@@ -290,8 +290,8 @@ impl Staged {
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
-        let channel = &self.lease.0;
-        let expected = channel.expect_messages(messages.len(), is_capturing(stream)?);
+        let queue = &self.proxy_handle.0;
+        let expected = queue.expect_messages(messages.len(), is_capturing(stream)?);
         // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all
         // have passed; operations run one after the other, and at the same time as those of ranks
         // on the same GPU; no graph of them outlives the stage, which `self` owns (this function's
@@ -316,7 +316,7 @@ impl Staged {
 
     pub(super) fn abort(&self) {
         self.abort_waits();
-        self.lease.close();
+        self.proxy_handle.close();
     }
 
     fn abort_waits(&self) {
@@ -346,7 +346,7 @@ impl Staged {
     /// for that.
     pub(super) fn end(mut self) -> Result<(), Box<(Self, gpu::Error)>> {
         self.abort_waits();
-        if self.lease.end() == Use::Abandoned {
+        if self.proxy_handle.end() == Use::Abandoned {
             std::mem::forget(self);
             return Ok(());
         }
@@ -362,7 +362,7 @@ impl Staged {
         // Registered memory that no device gives back keeps the stage for good.
         let rank = self.stage.rank();
         let Self {
-            lease,
+            proxy_handle,
             stage,
             slots,
             host,
@@ -377,7 +377,7 @@ impl Staged {
             let (stage, error) = *failed;
             let stage = Arc::new(stage);
             let staged = Self {
-                lease,
+                proxy_handle,
                 stage,
                 slots,
                 host,

@@ -14,16 +14,16 @@ use crate::plan::measured::{MEASURED, Measured};
 
 /// How a rank's kernels reach the other ranks.
 #[derive(Debug)]
-pub(in crate::device) enum Way {
+pub(in crate::device) enum KernelTransport {
     /// All reach each other's scratch, on their GPUs or in memory that they share.
     Kernels(Box<Member>),
     /// The host carries what kernels stage there.
     Host(Staged),
 }
 
-impl Way {
+impl KernelTransport {
     /// What it is, for people.
-    pub(super) fn describe(&self) -> String {
+    pub(super) fn path(&self) -> String {
         match self {
             Self::Kernels(member) => {
                 let Limits { ctas, wire } = member.limits();
@@ -36,7 +36,7 @@ impl Way {
                 };
                 format!("{place}, up to {ctas} CTAs, {scratch} bytes of scratch")
             }
-            Self::Host(staged) => staged.describe(),
+            Self::Host(staged) => staged.path(),
         }
     }
 

@@ -16,7 +16,7 @@ use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::on_helper_thread;
 use super::inside::Inside;
-use super::look::Memory;
+use super::look::GuardNotes;
 use super::registration_table::RegistrationTable;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{ToldGpu, all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
@@ -56,14 +56,14 @@ pub(crate) fn attach(
         library,
         membership: Arc::downgrade(comm.membership()),
         oldest: oldest(&all),
-        met: Mutex::default(),
+        checked: Mutex::default(),
         kept: kept(id),
         inside,
         stuck: AtomicBool::new(false),
         last_key: AtomicU64::new(u64::MAX),
     });
-    let mut memory = Memory::new(settings.operation_timeout);
-    guard::start(&engine, move |engine: &NcclEngine| engine.look(&mut memory))?;
+    let mut notes = GuardNotes::new(settings.operation_timeout);
+    guard::start(&engine, move |engine: &NcclEngine| engine.look(&mut notes))?;
     spark_ccl_log::info!(
         "rank {}: NCCL {} from {} on device {}",
         comm.rank(),

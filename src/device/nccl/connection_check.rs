@@ -15,9 +15,9 @@ use crate::task::names::describe;
 use crate::task::{Spec, Task};
 
 /// What each rank tells all others over the links, under way.
-pub(super) struct Gathering(Pending<(Vec<u64>, Vec<u64>)>);
+pub(super) struct GatheredWords(Pending<(Vec<u64>, Vec<u64>)>);
 
-impl Gathering {
+impl GatheredWords {
     /// All ranks' words.
     ///
     /// # Errors
@@ -29,11 +29,11 @@ impl Gathering {
 }
 
 /// A meeting under way.
-pub(super) struct Meeting<'a> {
+pub(super) struct ConnectionCheck<'a> {
     engine: &'a NcclEngine,
     key: ConnectionKey,
     words: [u64; 2],
-    gathering: Gathering,
+    gathered: GatheredWords,
 }
 
 impl NcclEngine {
@@ -42,7 +42,7 @@ impl NcclEngine {
         &self,
         words: &[u64],
         limit: Option<Duration>,
-    ) -> Result<Gathering, Error> {
+    ) -> Result<GatheredWords, Error> {
         let membership = self.membership.upgrade().ok_or_else(|| self.base.gone())?;
         let spec = Spec::new(Operation::AllGather, DType::U64).internal();
         let spec = Spec { limit, ..spec };
@@ -50,12 +50,15 @@ impl NcclEngine {
         let buffers = OutOfPlace(words.to_vec(), all);
         let pending =
             Pending::start::<u64, _>(&membership, &spec, buffers).map_err(|failed| failed.error)?;
-        Ok(Gathering(pending))
+        Ok(GatheredWords(pending))
     }
 
     /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet
     /// before.
-    pub(super) fn meet(&self, task: &Task) -> Result<Option<Meeting<'_>>, Error> {
+    pub(super) fn check_connection(
+        &self,
+        task: &Task,
+    ) -> Result<Option<ConnectionCheck<'_>>, Error> {
         let signature = task.signature;
         let Some(key) = ConnectionKey::of(signature).filter(|_| self.base.size > 1) else {
             return Ok(None);
@@ -63,31 +66,31 @@ impl NcclEngine {
         if self.last_key.load(Ordering::Relaxed) == key.word() {
             return Ok(None);
         }
-        if self.met.lock().contains(&key) {
+        if self.checked.lock().contains(&key) {
             self.last_key.store(key.word(), Ordering::Relaxed);
             return Ok(None);
         }
         let words = signature.words();
-        Ok(Some(Meeting {
+        Ok(Some(ConnectionCheck {
             engine: self,
             key,
             words,
-            gathering: self.gather(&words, task.limit)?,
+            gathered: self.gather(&words, task.limit)?,
         }))
     }
 }
 
-impl Meeting<'_> {
+impl ConnectionCheck<'_> {
     /// Waits for all ranks.
     ///
     /// # Errors
     /// One is late, or gone, or makes another call.
     pub(super) fn wait(self) -> Result<(), Error> {
-        let all = self.gathering.wait()?;
+        let all = self.gathered.wait()?;
         let (engine, own) = (self.engine, self.words);
         let other = all.chunks_exact(own.len()).position(|words| words != own);
         let Some(other) = other else {
-            engine.met.lock().insert(self.key);
+            engine.checked.lock().insert(self.key);
             return Ok(());
         };
         let sequence = DEVICE_MARK | (engine.base.lock()?.calls.count + 1);

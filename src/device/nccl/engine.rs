@@ -20,7 +20,7 @@ use crate::device::calls::Calls;
 use crate::device::guarded::Guarded;
 use crate::device::order;
 use crate::device::parts::parts_of;
-use crate::device::rank::{DeviceRank, State, no_end};
+use crate::device::rank::{DeviceRank, DeviceState, no_end};
 use crate::error::Error;
 use crate::members::membership::Membership;
 use crate::memory::buffer::Region;
@@ -41,7 +41,7 @@ pub(crate) struct NcclEngine {
     /// The oldest of the ranks' GPUs: its generation, and its rank.
     pub(super) oldest: (u8, u32),
     /// The kinds of calls for which the ranks have met.
-    pub(super) met: Mutex<HashSet<ConnectionKey>>,
+    pub(super) checked: Mutex<HashSet<ConnectionKey>>,
     /// What is registered with it, and with others of this process.
     pub(super) kept: Arc<RegistrationTable>,
     /// The calls of NCCL's under way: the guard checks whether one does not come back.
@@ -53,7 +53,7 @@ pub(crate) struct NcclEngine {
 }
 
 /// What NCCL has noticed. While the communicator is another thread's group's, that group says.
-pub(super) fn noticed(state: &State<nccl::Communicator>) -> Option<nccl::Error> {
+pub(super) fn noticed(state: &DeviceState<nccl::Communicator>) -> Option<nccl::Error> {
     match state.backend.as_ref()?.async_error() {
         Ok(_) | Err(nccl::Error::Grouped { .. }) => None,
         Err(error) => Some(error),
@@ -211,7 +211,7 @@ impl NcclEngine {
     ) -> Result<R, Error> {
         self.base.check_members([DevicePart::Collective])?;
         let done = {
-            let State { backend, calls, .. } = &mut *self.base.lock()?;
+            let DeviceState { backend, calls, .. } = &mut *self.base.lock()?;
             backend
                 .as_ref()
                 .map(|nccl| self.counted(limit, || work(calls, nccl)))

@@ -20,8 +20,8 @@ impl NcclEngine {
     pub(super) fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let (operation, regions) = (task.operation().name(), task.regions());
         self.admit(task, stream)?;
-        if let Some(meeting) = self.meet(task)? {
-            meeting.wait()?;
+        if let Some(check) = self.check_connection(task)? {
+            check.wait()?;
         }
         self.base.hold_back(operation, regions, stream)?;
         let is_compared = self.is_compared(task, stream)?;

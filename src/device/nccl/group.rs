@@ -6,7 +6,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
 
 use super::NcclEngine;
-use super::connection_check::Meeting;
+use super::connection_check::ConnectionCheck;
 use crate::engine::StreamTask;
 use crate::error::Error;
 use crate::task::Task;
@@ -17,11 +17,11 @@ impl NcclEngine {
         let calls = tasks.iter().map(Admitted::of);
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
         // All ranks' meetings are under way before any is waited for: they may be this thread's.
-        let mut meetings = Vec::new();
+        let mut checks = Vec::new();
         for call in &calls {
-            meetings.extend(call.meet()?);
+            checks.extend(call.check_connection()?);
         }
-        meetings.into_iter().try_for_each(Meeting::wait)?;
+        checks.into_iter().try_for_each(ConnectionCheck::wait)?;
         calls.iter().try_for_each(Admitted::hold_back)?;
         // The group's end launches them.
         let passed = calls.iter().map(|call| call.engine.base.to_launch());
@@ -95,8 +95,8 @@ impl<'a> Admitted<'a> {
         })
     }
 
-    fn meet(&self) -> Result<Option<Meeting<'_>>, Error> {
-        self.engine.meet(self.task)
+    fn check_connection(&self) -> Result<Option<ConnectionCheck<'_>>, Error> {
+        self.engine.check_connection(self.task)
     }
 
     /// Makes its stream wait for its memory.

@@ -10,7 +10,7 @@ use crate::device::guarded::Guarded;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the guard remembers between two looks.
-pub(super) struct Memory {
+pub(super) struct GuardNotes {
     /// The calls at the last look.
     before: u64,
     /// The call of NCCL's that has not come back.
@@ -30,7 +30,7 @@ struct Stuck {
     limit: Duration,
 }
 
-impl Memory {
+impl GuardNotes {
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             before: 0,
@@ -42,20 +42,20 @@ impl Memory {
 }
 
 impl NcclEngine {
-    pub(super) fn look(&self, memory: &mut Memory) {
+    pub(super) fn look(&self, notes: &mut GuardNotes) {
         if let Some(fault) = self.base.watch.latent() {
             // NCCL's communicator works with all its ranks only.
             self.base.watch.raise((*fault).clone());
             return;
         }
-        self.look_inside(memory);
-        if memory.asked.elapsed() >= ASK_EVERY {
-            memory.asked = Instant::now();
+        self.look_inside(notes);
+        if notes.asked.elapsed() >= ASK_EVERY {
+            notes.asked = Instant::now();
             // A program may wait by CUDA's own means, of which this library does not know.
             self.ask_about(self.base.watch.calls_made());
         }
         if let Some(state) = self.base.state.try_lock() {
-            (memory.timeout, memory.before) = (state.calls.patience(), state.calls.count);
+            (notes.timeout, notes.before) = (state.calls.patience(), state.calls.count);
         }
         if !self.base.look(Duration::ZERO, self.progress()) {
             return;
@@ -69,22 +69,22 @@ impl NcclEngine {
 
     /// A call of NCCL's that does not return cannot be ended, but the other ranks need not wait for
     /// it.
-    fn look_inside(&self, memory: &mut Memory) {
+    fn look_inside(&self, notes: &mut GuardNotes) {
         let Some((begun, own)) = self.inside.last() else {
-            memory.inside = None;
+            notes.inside = None;
             return;
         };
-        match memory.inside {
+        match notes.inside {
             Some(Stuck { call, since, limit }) if call == begun => {
                 if since.elapsed() > limit {
-                    self.base.raise_timeout(memory.before + 1, since.elapsed());
+                    self.base.raise_timeout(notes.before + 1, since.elapsed());
                 }
             }
             _ => {
-                memory.inside = Some(Stuck {
+                notes.inside = Some(Stuck {
                     call: begun,
                     since: Instant::now(),
-                    limit: memory.timeout.max(own),
+                    limit: notes.timeout.max(own),
                 });
             }
         }

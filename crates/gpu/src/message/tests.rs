@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits {
     wire: Wire::Whole,
 };
 
-fn message(way: Way, peer: usize, bytes: u64) -> Message {
+fn message(way: MessageDirection, peer: usize, bytes: u64) -> Message {
     Message {
         way,
         peer,
@@ -28,7 +28,10 @@ fn flows(launch: &Launch) -> &[FlowLayout] {
 
 #[test]
 fn short_messages_take_few_warps() {
-    let messages = [message(Way::Send, 1, 8), message(Way::Receive, 0, 1900)];
+    let messages = [
+        message(MessageDirection::Send, 1, 8),
+        message(MessageDirection::Receive, 0, 1900),
+    ];
     let all = launches(&messages, 2, LIMITS);
     let [launch] = &all[..] else {
         panic!("{all:?}");
@@ -47,7 +50,9 @@ fn short_messages_take_few_warps() {
 
 #[test]
 fn long_messages_share_the_grid() {
-    let both_ways = |peer| [Way::Send, Way::Receive].map(|way| message(way, peer, 1 << 30));
+    let both_ways = |peer| {
+        [MessageDirection::Send, MessageDirection::Receive].map(|way| message(way, peer, 1 << 30))
+    };
     let two: Vec<_> = both_ways(1).into();
     let launch = launches(&two, 2, LIMITS).pop().unwrap();
     assert!(flows(&launch).iter().all(|flow| flow.warps == STRANDS));
@@ -64,7 +69,7 @@ fn long_messages_share_the_grid() {
 
 #[test]
 fn peers_are_ranks() {
-    let said = Launches::new(&[message(Way::Send, 3, 0)], 1, 3, LIMITS).unwrap_err();
+    let said = Launches::new(&[message(MessageDirection::Send, 3, 0)], 1, 3, LIMITS).unwrap_err();
     let expected = Error::Peer {
         rank: 1,
         peer: 3,
@@ -91,8 +96,8 @@ fn ends(pairs: &[(usize, usize)], rank: usize) -> Vec<Message> {
             address: number as u64,
             ..message(way, peer, 1000)
         };
-        ends.extend((from == rank).then(|| end(Way::Send, to)));
-        ends.extend((to == rank).then(|| end(Way::Receive, from)));
+        ends.extend((from == rank).then(|| end(MessageDirection::Send, to)));
+        ends.extend((to == rank).then(|| end(MessageDirection::Receive, from)));
     }
     ends
 }

@@ -10,7 +10,7 @@ use spark_ccl_cuda::cudarc::driver::CudaContext;
 use super::cut::slot_of_messages;
 use super::layout::{LINE, Manner, OPERATIONS, ROUNDS, SLOT, SLOTS, STAGE_CTAS, StageLayout};
 use crate::mailbox::nanoseconds;
-use crate::{Error, Way};
+use crate::{Error, MessageDirection};
 
 /// Where everything starts, in words of 64 bits: `StageControl`, what has expired, bells; then
 /// answers, and slots.
@@ -40,7 +40,7 @@ impl Lane {
     }
 
     /// The lane of messages to a rank, or from it.
-    pub fn of_messages(way: Way, peer: usize) -> Self {
+    pub fn of_messages(way: MessageDirection, peer: usize) -> Self {
         Self(STAGE_CTAS + 2 * peer + way as usize)
     }
 
@@ -119,7 +119,7 @@ impl HostPart {
     ) -> Result<[StageLayout; 2], Error> {
         let start = self.words.address_for(context)?;
         let at = |place: usize| start + (place * size_of::<u64>()) as u64;
-        let of_messages = Lane::of_messages(Way::Receive, 0);
+        let of_messages = Lane::of_messages(MessageDirection::Receive, 0);
         Ok([Lane(0), of_messages].map(|first| StageLayout {
             slots: at(self.place_of_slot(first.index(0))),
             slot: self.slot_bytes(first) as u64,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::cut::Cut;
 use super::host::Lane;
 use super::layout::{FLOWS, MESSAGES, Posting, StageFlow, StageLayout, StageMessage};
-use crate::{Error, Message, Way};
+use crate::{Error, Message, MessageDirection};
 
 /// Messages that are passed by one kernel. Each flow, those to a rank or those from one, has a CTA
 /// of its own.
@@ -23,7 +23,7 @@ pub(super) fn launches(
     rank: usize,
     ranks: usize,
 ) -> Result<Vec<Launch>, Error> {
-    let mut flows: BTreeMap<(usize, Way), Vec<&Message>> = BTreeMap::new();
+    let mut flows: BTreeMap<(usize, MessageDirection), Vec<&Message>> = BTreeMap::new();
     for message in messages {
         let peer = message.peer;
         if peer >= ranks {
@@ -49,10 +49,14 @@ pub(super) fn launches(
 
 /// A flow's messages in a launch, its first launch, and the distance to its next one: alike at both
 /// ends, as the distance from the sender to the receiver is.
-fn turns((rank, peer): (usize, usize), way: Way, ranks: usize) -> (usize, usize, usize) {
+fn turns(
+    (rank, peer): (usize, usize),
+    way: MessageDirection,
+    ranks: usize,
+) -> (usize, usize, usize) {
     let (from, to) = match way {
-        Way::Send => (rank, peer),
-        Way::Receive => (peer, rank),
+        MessageDirection::Send => (rank, peer),
+        MessageDirection::Receive => (peer, rank),
     };
     let distance = (to + ranks - from) % ranks;
     let distances = ranks.min(FLOWS / 2);
@@ -64,7 +68,7 @@ fn turns((rank, peer): (usize, usize), way: Way, ranks: usize) -> (usize, usize,
 }
 
 impl Launch {
-    fn add(&mut self, lane: Lane, way: Way, messages: &[&Message], ranks: usize) {
+    fn add(&mut self, lane: Lane, way: MessageDirection, messages: &[&Message], ranks: usize) {
         let begin = self.messages.len();
         let mut pieces = 0;
         for message in messages {
@@ -79,7 +83,7 @@ impl Launch {
         }
         self.flows.push(StageFlow {
             lane: lane.in_kernel(),
-            is_sent: u16::from(way == Way::Send),
+            is_sent: u16::from(way == MessageDirection::Send),
             begin: begin as u16,
             pieces,
         });
@@ -117,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    fn message(way: Way, peer: usize, number: u64) -> Message {
+    fn message(way: MessageDirection, peer: usize, number: u64) -> Message {
         Message {
             way,
             peer,
@@ -152,15 +156,17 @@ mod tests {
         fn both_ends_are_in_the_same_launch(ranks in 1_usize..80, each in 1_u64..50) {
             let all = |rank: usize| {
                 let to = |peer| (0..each).flat_map(move |number| {
-                    [message(Way::Send, peer, number), message(Way::Receive, peer, number)]
+                    let ways = [MessageDirection::Send, MessageDirection::Receive];
+                    ways.map(|way| message(way, peer, number))
                 });
                 places(&(0..ranks).flat_map(to).collect::<Vec<_>>(), rank, ranks)
             };
             let [first, last] = [0, ranks - 1].map(all);
             for number in 0..each {
                 let of = |way, peer| (Lane::of_messages(way, peer).in_kernel(), number);
-                prop_assert_eq!(first[&of(Way::Send, ranks - 1)], last[&of(Way::Receive, 0)]);
-                prop_assert_eq!(first[&of(Way::Receive, ranks - 1)], last[&of(Way::Send, 0)]);
+                let (send, receive) = (MessageDirection::Send, MessageDirection::Receive);
+                prop_assert_eq!(first[&of(send, ranks - 1)], last[&of(receive, 0)]);
+                prop_assert_eq!(first[&of(receive, ranks - 1)], last[&of(send, 0)]);
             }
         }
     }
@@ -168,9 +174,9 @@ mod tests {
     #[test]
     fn few_messages_are_one_launch_in_the_order_of_each_pair() {
         let messages = [
-            message(Way::Send, 1, 1),
-            message(Way::Receive, 1, 0),
-            message(Way::Send, 1, 900),
+            message(MessageDirection::Send, 1, 1),
+            message(MessageDirection::Receive, 1, 0),
+            message(MessageDirection::Send, 1, 900),
         ];
         let launches = launches(&messages, 0, 2).unwrap();
         let pieces: Vec<_> = launches[0].flows.iter().map(|flow| flow.pieces).collect();
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_a_rank() {
-        let said = launches(&[message(Way::Send, 2, 0)], 0, 2).unwrap_err();
+        let said = launches(&[message(MessageDirection::Send, 2, 0)], 0, 2).unwrap_err();
         assert_eq!(
             said,
             Error::Peer {

@@ -1,6 +1,6 @@
 //! Messages between ranks on one GPU, in buffers of their own, and what is around them.
 
-use spark_ccl_gpu::{Message, Way};
+use spark_ccl_gpu::{Message, MessageDirection};
 use spark_ccl_testing::scramble;
 
 use crate::place::{GUARD, Place, ROOM};
@@ -65,8 +65,12 @@ impl Post {
                 own.input.address() + self.sent[number] as u64,
                 own.output.address() + self.received[number] as u64,
             ];
-            ends.extend((letter.from == rank).then(|| end(Way::Send, letter.to, sent)));
-            ends.extend((letter.to == rank).then(|| end(Way::Receive, letter.from, received)));
+            ends.extend(
+                (letter.from == rank).then(|| end(MessageDirection::Send, letter.to, sent)),
+            );
+            ends.extend(
+                (letter.to == rank).then(|| end(MessageDirection::Receive, letter.from, received)),
+            );
         }
         ends
     }

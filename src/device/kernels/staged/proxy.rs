@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_fork::PerProcess;
 use spark_ccl_log::{Condvar, Mutex};
 
-use super::proxy_work::Course;
+use super::proxy_work::ProxyWork;
 use crate::error::Error;
 use crate::host::or_abort;
 use crate::memory::device::helper_thread;
@@ -36,7 +36,7 @@ struct Proxy {
 #[derive(Default)]
 struct State {
     /// Those that the thread has not got yet.
-    added: Vec<Course>,
+    added: Vec<ProxyWork>,
     is_running: bool,
     /// Something has changed since the thread has looked.
     has_news: bool,
@@ -44,7 +44,7 @@ struct State {
 }
 
 /// Passes a communicator's pieces from now on, until its channel is closed.
-pub(super) fn add(course: Course) -> Result<(), Error> {
+pub(super) fn add(work: ProxyWork) -> Result<(), Error> {
     let proxy = PROXY.get();
     let mut state = proxy.state.lock();
     if !state.is_running {
@@ -52,7 +52,7 @@ pub(super) fn add(course: Course) -> Result<(), Error> {
         stop_at_exit();
         state.is_running = true;
     }
-    state.added.push(course);
+    state.added.push(work);
     state.has_news = true;
     proxy.news.notify_one();
     Ok(())
@@ -86,28 +86,28 @@ extern "C" fn stop() {
 impl Proxy {
     /// Ends when there are no communicators any more, or the process exits.
     fn run(&self) {
-        let mut courses = Vec::new();
+        let mut works = Vec::new();
         let mut last = Instant::now();
         let mut watched = last;
-        while self.take_news(&mut courses) {
+        while self.take_news(&mut works) {
             // In turns with what else there is to do, since one communicator alone can move all the
             // time.
-            if look_at_all(&mut courses) {
+            if look_at_all(&mut works) {
                 last = Instant::now();
             }
-            courses.retain_mut(|course| !course.is_over());
-            if courses.is_empty() {
+            works.retain_mut(|work| !work.is_over());
+            if works.is_empty() {
                 continue;
             }
             let now = Instant::now();
             if now.saturating_duration_since(watched) >= WATCH {
                 watched = now;
-                for course in &mut courses {
-                    course.announce(now);
+                for work in &mut works {
+                    work.announce(now);
                 }
             }
             let idle = now.saturating_duration_since(last);
-            if !courses.iter().any(Course::expects) {
+            if !works.iter().any(ProxyWork::expects) {
                 self.sleep(None);
             } else if idle > YIELD {
                 self.sleep(Some((idle / 1000).clamp(NAP, LONGEST_NAP)));
@@ -118,13 +118,13 @@ impl Proxy {
     }
 
     /// Takes the communicators that have been added; whether there are any at all.
-    fn take_news(&self, courses: &mut Vec<Course>) -> bool {
+    fn take_news(&self, works: &mut Vec<ProxyWork>) -> bool {
         let mut state = self.state.lock();
-        courses.append(&mut state.added);
+        works.append(&mut state.added);
         if state.is_exiting {
-            courses.drain(..).for_each(Course::abandon);
+            works.drain(..).for_each(ProxyWork::abandon);
         }
-        state.is_running = !courses.is_empty();
+        state.is_running = !works.is_empty();
         state.is_running
     }
 
@@ -141,11 +141,11 @@ impl Proxy {
 }
 
 /// Whether any had something to do in a few looks.
-fn look_at_all(courses: &mut [Course]) -> bool {
+fn look_at_all(works: &mut [ProxyWork]) -> bool {
     (0..LOOKS).any(|_| {
         let mut moved = false;
-        for course in courses.iter_mut() {
-            moved |= course.advance();
+        for work in works.iter_mut() {
+            moved |= work.advance();
         }
         std::hint::spin_loop();
         moved

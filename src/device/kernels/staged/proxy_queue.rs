@@ -7,7 +7,7 @@ use spark_ccl_log::{Condvar, Mutex};
 
 /// Connects threads that enqueue operations with the one that passes their pieces.
 #[derive(Debug, Default)]
-pub(super) struct Channel {
+pub(super) struct ProxyQueue {
     /// Operations and messages that were enqueued, apart from those in graphs.
     expected: AtomicU64,
     /// There are messages among them.
@@ -51,7 +51,7 @@ impl Drop for Expected<'_> {
 
 // All of these are relaxed: they say how long the thread that passes pieces may sleep, or that it
 // shall leave. It finds the pieces themselves in the stage.
-impl Channel {
+impl ProxyQueue {
     /// An operation is about to be enqueued, or captured into a graph.
     pub(super) fn expect(&self, is_captured: bool) -> Expected<'_> {
         self.expect_some(1, is_captured)

@@ -12,18 +12,18 @@ use std::time::Instant;
 
 use messages::Messages;
 use operations::Operations;
-use piece_memory::Places;
+use piece_memory::PieceMemory;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Slots, Stage};
 
 use super::exchange::Exchange;
-use super::proxy_queue::{Channel, Use};
+use super::proxy_queue::{ProxyQueue, Use};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 
 /// The pieces of one communicator.
-pub(super) struct Course {
-    places: Places,
+pub(super) struct ProxyWork {
+    memory: PieceMemory,
     stage: Arc<Stage>,
     /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all
     /// ranks have alike; messages are in the order of each pair.
@@ -37,23 +37,23 @@ pub(super) struct Course {
     slots: Option<Arc<Slots>>,
     has_failed: bool,
     /// Dropped last.
-    channel: Seat,
+    queue: QueueUse,
 }
 
 /// A place at a channel. Nothing is used on its account any more when this is dropped.
-struct Seat(Arc<Channel>);
+struct QueueUse(Arc<ProxyQueue>);
 
-impl Drop for Seat {
+impl Drop for QueueUse {
     fn drop(&mut self) {
         self.0.end_use(Use::Over);
     }
 }
 
-impl Course {
+impl ProxyWork {
     pub(super) fn new(
         stage: Arc<Stage>,
         slots: Option<Arc<Slots>>,
-        channel: Arc<Channel>,
+        queue: Arc<ProxyQueue>,
         carrier: Communicator,
         parent: Arc<Watch>,
     ) -> Self {
@@ -62,20 +62,20 @@ impl Course {
                 .as_ref()
                 .map(|slots| Exchange::new(slots, &stage, &parent)),
             slots,
-            places: Places::new(&stage, &carrier),
+            memory: PieceMemory::new(&stage, &carrier),
             operations: Operations::new(&stage),
             messages: Messages::new(stage.ranks()),
             stage,
             carrier,
             parent,
             has_failed: false,
-            channel: Seat(channel),
+            queue: QueueUse(queue),
         }
     }
 
     /// Whether pieces stay in their slots until a device of a receiver reads them.
     pub(super) fn lends(&self) -> bool {
-        self.places.are_registered()
+        self.memory.are_registered()
     }
 
     /// Moves pieces on; whether there was anything to do.
@@ -86,9 +86,9 @@ impl Course {
                 true
             });
         }
-        let landed = self.land_failed();
+        let completed = self.drop_failed();
         self.let_go();
-        landed
+        completed
     }
 
     /// Tells the other ranks of calls by slots that wait, as the host engine does of pieces.
@@ -100,7 +100,7 @@ impl Course {
 
     /// Whether it is over: nothing uses the stage on its account any more.
     pub(super) fn is_over(&mut self) -> bool {
-        if !self.channel.0.is_closed() {
+        if !self.queue.0.is_closed() {
             return false;
         }
         if self.are_in_flight() && !self.carrier.inner.watch.failed() {
@@ -112,7 +112,7 @@ impl Course {
             return false;
         }
         self.has_failed = true;
-        self.land_failed();
+        self.drop_failed();
         self.let_go();
         let is_over = !self.are_in_flight();
         if is_over && let Some(mut exchange) = self.exchange.take() {
@@ -120,7 +120,7 @@ impl Course {
                 exchange.withdraw();
             }
             // The end of a link may wait for the peer's host: not in this thread.
-            self.channel.0.leave(Box::new(exchange));
+            self.queue.0.leave(Box::new(exchange));
         }
         is_over
     }
@@ -164,7 +164,7 @@ impl Course {
 
     /// Leaves everything as it is, for a process that exits.
     pub(super) fn abandon(self) {
-        self.channel.0.end_use(Use::Abandoned);
+        self.queue.0.end_use(Use::Abandoned);
         std::mem::forget(self);
     }
 
@@ -173,7 +173,7 @@ impl Course {
         let slots = self.exchange.as_ref();
         let by_slots = slots.map_or(0, Exchange::done);
         let done = self.operations.done() + self.messages.done() + by_slots;
-        let may_come = self.operations.are_under_way() || self.channel.0.expects(done);
+        let may_come = self.operations.are_under_way() || self.queue.0.expects(done);
         let are_passed = slots.is_none_or(Exchange::is_met);
         self.are_in_flight() || !self.has_failed && (may_come || !are_passed)
     }
@@ -188,7 +188,7 @@ impl Course {
         if let Some(exchange) = &mut self.exchange {
             let others = self.operations.begun();
             moved = exchange.advance(&others, &self.carrier);
-            let is_closed = self.channel.0.is_closed();
+            let is_closed = self.queue.0.is_closed();
             let fault = exchange.fault(&others, &self.parent);
             // A rank that leaves needs nobody any more.
             fault.filter(|_| !is_closed).map_or(Ok(()), Err)?;
@@ -199,20 +199,20 @@ impl Course {
 
     /// Answers for the pieces that are done, and begins the next ones.
     fn move_pieces(&mut self) -> Result<bool, Error> {
-        let (stage, carrier, places) = (&self.stage, &self.carrier, &self.places);
+        let (stage, carrier, memory) = (&self.stage, &self.carrier, &self.memory);
         // A kernel may follow a failed one of slots: its input is then a result that is not there.
         let slots = self.slots.as_deref();
         let are_sound = || slots.is_none_or(|slots| slots.check().is_ok());
-        let mut moved = self.operations.land(stage, carrier)?;
-        if self.channel.0.has_messages() {
-            moved |= self.messages.advance(stage, carrier, places, &are_sound)?;
+        let mut moved = self.operations.complete(stage, carrier)?;
+        if self.queue.0.has_messages() {
+            moved |= self.messages.advance(stage, carrier, memory, &are_sound)?;
         }
         if !self.are_in_flight()
             && let Some(fault) = carrier.inner.watch.fault()
         {
             return Err(Error::Failed(fault));
         }
-        Ok(moved | self.operations.begin(stage, carrier, places, &are_sound)?)
+        Ok(moved | self.operations.begin(stage, carrier, memory, &are_sound)?)
     }
 
     /// Ends the kernels' waits, and tells all ranks. Results that come later are not used.
@@ -266,7 +266,7 @@ impl Course {
     }
 
     /// Takes what has ended of the pieces that have failed.
-    fn land_failed(&mut self) -> bool {
-        self.operations.land_failed(&self.carrier) | self.messages.land_failed(&self.carrier)
+    fn drop_failed(&mut self) -> bool {
+        self.operations.drop_failed(&self.carrier) | self.messages.drop_failed(&self.carrier)
     }
 }

@@ -1,10 +1,10 @@
 //! The pieces of messages, in order for each peer and direction.
 
-use spark_ccl_gpu::{Cut, Lane, Rung, Stage, Way};
+use spark_ccl_gpu::{Cut, Lane, MessageDirection, Rung, Stage};
 use spark_ccl_types::{Operation, Signature};
 
-use super::pending_pieces::{Flight, Flights};
-use super::piece_memory::Places;
+use super::pending_pieces::{PendingPiece, PendingPieces};
+use super::piece_memory::PieceMemory;
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Direction;
@@ -26,7 +26,7 @@ struct Pair {
     /// How many pieces have been begun.
     begun: u64,
     message: Option<Message>,
-    flights: Flights,
+    pending: PendingPieces,
 }
 
 /// A message of which not all pieces have been begun.
@@ -41,14 +41,17 @@ struct Message {
 impl Messages {
     pub(super) fn new(ranks: usize) -> Self {
         let pairs = (0..ranks).flat_map(|peer| {
-            let ways = [(Way::Send, Direction::Out), (Way::Receive, Direction::In)];
+            let ways = [
+                (MessageDirection::Send, Direction::Out),
+                (MessageDirection::Receive, Direction::In),
+            ];
             ways.map(|(way, direction)| Pair {
                 peer,
                 direction,
                 lane: Lane::of_messages(way, peer),
                 begun: 0,
                 message: None,
-                flights: Flights::default(),
+                pending: PendingPieces::default(),
             })
         });
         Self {
@@ -64,7 +67,7 @@ impl Messages {
 
     /// Whether the host engine has pieces of any.
     pub(super) fn are_in_flight(&self) -> bool {
-        self.pairs.iter().any(|pair| !pair.flights.is_empty())
+        self.pairs.iter().any(|pair| !pair.pending.is_empty())
     }
 
     /// Answers for the pieces that are done, and begins those for which the kernel has rung, if
@@ -73,24 +76,24 @@ impl Messages {
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
-        places: &Places,
+        memory: &PieceMemory,
         are_sound: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
         let mut moved = false;
         for pair in &mut self.pairs {
-            moved |= pair.flights.land(stage, carrier, &mut self.done)?;
-            moved |= pair.begin(stage, carrier, places, are_sound)?;
+            moved |= pair.pending.complete(stage, carrier, &mut self.done)?;
+            moved |= pair.begin(stage, carrier, memory, are_sound)?;
         }
         Ok(moved)
     }
 
     /// Takes what has ended of the pieces that have failed; whether that was any.
-    pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
-        let mut landed = false;
+    pub(super) fn drop_failed(&mut self, carrier: &Communicator) -> bool {
+        let mut completed = false;
         for pair in &mut self.pairs {
-            landed |= pair.flights.land_failed(carrier);
+            completed |= pair.pending.drop_failed(carrier);
         }
-        landed
+        completed
     }
 }
 
@@ -101,7 +104,7 @@ impl Pair {
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
-        places: &Places,
+        memory: &PieceMemory,
         are_sound: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
         let number = self.begun + 1;
@@ -116,14 +119,14 @@ impl Pair {
         let (piece, pieces) = (message.next, message.cut.pieces());
         message.next += 1;
         let slot = stage.slot(self.lane, number);
-        let held = places.slot(slot, message.elements(piece));
+        let held = memory.slot(slot, message.elements(piece));
         let task = message.task((self.peer, self.direction), held);
         let is_last = piece + 1 == pieces;
         if is_last {
             self.message = None;
         }
         let engine = carrier.inner.membership.engine();
-        self.flights.push(Flight {
+        self.pending.push(PendingPiece {
             ids: engine.begin_part(task, self.direction, piece == 0)?,
             lane: self.lane,
             number,

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Stage};
 use spark_ccl_types::{ReduceOp, Reduction, Signature};
 
-use super::pending_pieces::{Flight, Flights};
-use super::piece_memory::{Places, buffer};
+use super::pending_pieces::{PendingPiece, PendingPieces};
+use super::piece_memory::{PieceMemory, buffer};
 use crate::api::communicator::Communicator;
 use crate::device::kernels::staged::exchange::Others;
 use crate::device::kernels::staged::pool::lens;
@@ -27,7 +27,7 @@ pub(super) struct Operations {
     /// How many pieces of each CTA have been begun.
     begun: Vec<u64>,
     operation: Option<Operation>,
-    flights: Flights,
+    pending: PendingPieces,
     /// Operations that were begun, and that are done.
     number: u64,
     done: u64,
@@ -78,7 +78,7 @@ impl Operations {
 
     /// Whether the host engine has pieces of any.
     pub(super) fn are_in_flight(&self) -> bool {
-        !self.flights.is_empty()
+        !self.pending.is_empty()
     }
 
     /// Whether one has pieces that have not begun.
@@ -87,13 +87,17 @@ impl Operations {
     }
 
     /// Answers for the pieces that are done; whether there were any.
-    pub(super) fn land(&mut self, stage: &Stage, carrier: &Communicator) -> Result<bool, Error> {
-        self.flights.land(stage, carrier, &mut self.done)
+    pub(super) fn complete(
+        &mut self,
+        stage: &Stage,
+        carrier: &Communicator,
+    ) -> Result<bool, Error> {
+        self.pending.complete(stage, carrier, &mut self.done)
     }
 
     /// Takes what has ended of the pieces that have failed; whether that was any.
-    pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
-        self.flights.land_failed(carrier)
+    pub(super) fn drop_failed(&mut self, carrier: &Communicator) -> bool {
+        self.pending.drop_failed(carrier)
     }
 
     /// Begins the next piece, if the kernel has rung for it and calls before it `are_sound`.
@@ -101,10 +105,10 @@ impl Operations {
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
-        places: &Places,
+        memory: &PieceMemory,
         are_sound: &dyn Fn() -> bool,
     ) -> Result<bool, Error> {
-        if self.flights.len() >= AT_A_TIME {
+        if self.pending.len() >= AT_A_TIME {
             return Ok(false);
         }
         let (piece, ctas) = match &self.operation {
@@ -129,7 +133,7 @@ impl Operations {
         let spec = operation.spec();
         let regions = match operation.buffers {
             None => operation.in_slot(&spec, piece, stage, |at: usize, len| {
-                places.slot(stage.slot(lane, number).wrapping_add(at), len)
+                memory.slot(stage.slot(lane, number).wrapping_add(at), len)
             }),
             Some(buffers) => operation.on_buffers(&spec, buffers, stage)?,
         };
@@ -146,7 +150,7 @@ impl Operations {
                 stage.answer(lane, number);
                 self.done += u64::from(is_last);
             }
-            Some(ids) => self.flights.push(Flight {
+            Some(ids) => self.pending.push(PendingPiece {
                 ids,
                 lane,
                 number,

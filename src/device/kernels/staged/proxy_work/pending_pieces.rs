@@ -10,9 +10,9 @@ use crate::host::Ids;
 
 /// Pieces that the host engine has, in the order in which they were begun.
 #[derive(Default)]
-pub(super) struct Flights(VecDeque<Flight>);
+pub(super) struct PendingPieces(VecDeque<PendingPiece>);
 
-pub(super) struct Flight {
+pub(super) struct PendingPiece {
     pub(super) ids: Ids,
     pub(super) lane: Lane,
     pub(super) number: u64,
@@ -20,9 +20,9 @@ pub(super) struct Flight {
     pub(super) is_last: bool,
 }
 
-impl Flights {
-    pub(super) fn push(&mut self, flight: Flight) {
-        self.0.push_back(flight);
+impl PendingPieces {
+    pub(super) fn push(&mut self, piece: PendingPiece) {
+        self.0.push_back(piece);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -35,32 +35,32 @@ impl Flights {
 
     /// Answers for the pieces that are done, and counts the last ones; whether there were any
     /// pieces.
-    pub(super) fn land(
+    pub(super) fn complete(
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
         done: &mut u64,
     ) -> Result<bool, Error> {
         let engine = carrier.inner.membership.engine();
-        let mut landed = false;
-        while let Some(flight) = self.0.front() {
-            let Some(result) = flight.ids.take(engine) else {
+        let mut completed = false;
+        while let Some(piece) = self.0.front() {
+            let Some(result) = piece.ids.take(engine) else {
                 break;
             };
             result?;
-            stage.answer(flight.lane, flight.number);
-            *done += u64::from(flight.is_last);
+            stage.answer(piece.lane, piece.number);
+            *done += u64::from(piece.is_last);
             self.0.pop_front();
-            landed = true;
+            completed = true;
         }
-        Ok(landed)
+        Ok(completed)
     }
 
     /// Takes what has ended of the pieces that have failed; whether that was any.
-    pub(super) fn land_failed(&mut self, carrier: &Communicator) -> bool {
+    pub(super) fn drop_failed(&mut self, carrier: &Communicator) -> bool {
         let engine = carrier.inner.membership.engine();
         let before = self.0.len();
-        self.0.retain(|flight| flight.ids.take(engine).is_none());
+        self.0.retain(|piece| piece.ids.take(engine).is_none());
         self.0.len() < before
     }
 }

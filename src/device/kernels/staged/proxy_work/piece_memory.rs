@@ -11,7 +11,7 @@ use crate::memory::device::block::Block;
 use crate::memory::registered::{Hold, Segment};
 
 /// Where the pieces of a communicator are.
-pub(super) struct Places {
+pub(super) struct PieceMemory {
     /// The slots, where they are registered with RDMA devices, so that a piece is not copied once
     /// more.
     slots: Option<Arc<Segment>>,
@@ -19,7 +19,7 @@ pub(super) struct Places {
 
 impl Hold for Arc<Stage> {}
 
-impl Places {
+impl PieceMemory {
     pub(super) fn new(stage: &Arc<Stage>, carrier: &Communicator) -> Self {
         let (start, bytes) = stage.slots();
         let holder = Box::new(Arc::clone(stage));
