@@ -1,4 +1,4 @@
-//! Communicators: queries about them, abort and destroy. How they are made is in `meeting.rs`.
+//! Communicators: queries about them, abort and destroy. How they are made is in `rendezvous.rs`.
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;

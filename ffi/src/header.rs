@@ -18,8 +18,8 @@ use std::mem::offset_of;
 use spark_ccl::cuda::Registration;
 use spark_ccl::{DType, ReduceOp};
 
-use crate::meeting::Setting;
 use crate::options::Options;
+use crate::rendezvous::Setting;
 use crate::status::Status;
 use crate::unique_id::Id;
 
@@ -29,8 +29,8 @@ mod library {
     use std::ffi::{c_char, c_int, c_void};
 
     pub(super) use crate::comm::Handle as spark_ccl_comm;
-    pub(super) use crate::meeting::Setting as spark_ccl_setting;
     pub(super) use crate::options::Options as spark_ccl_options;
+    pub(super) use crate::rendezvous::Setting as spark_ccl_setting;
     pub(super) use crate::status::Status as spark_ccl_result;
     pub(super) use crate::unique_id::Id as spark_ccl_unique_id;
 
@@ -65,7 +65,7 @@ functions! {
     }
     groups { spark_ccl_group_end spark_ccl_group_start }
     log { spark_ccl_set_log }
-    meeting {
+    rendezvous {
         spark_ccl_comm_create spark_ccl_comm_finalize spark_ccl_comm_from_env spark_ccl_comm_recover
         spark_ccl_comm_shrink spark_ccl_comm_split
     }

@@ -15,10 +15,10 @@ pub mod groups;
 #[cfg(test)]
 mod header;
 pub mod log;
-pub mod meeting;
 pub mod memory;
 pub mod options;
 mod registered;
+pub mod rendezvous;
 pub mod requests;
 mod run;
 mod status;

@@ -1,5 +1,5 @@
 //! Communicators: their handles, queries about them, and how this rank leaves one. How they are
-//! made is in `meeting.rs`.
+//! made is in `rendezvous.rs`.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

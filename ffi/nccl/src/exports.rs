@@ -12,8 +12,8 @@ use crate::refusal::{Answer, failed, refused};
 #[allow(clippy::wildcard_imports, reason = "the table has nearly all")]
 use crate::types::*;
 use crate::{
-    allocation, collectives, comm, fallback, forward, groups, growing, info, meeting, memory,
-    operations, params, properties, teams,
+    allocation, collectives, comm, fallback, forward, groups, growing, info, memory, operations,
+    params, properties, rendezvous, teams,
 };
 
 const NOT_YET: &str = "it is not implemented";
@@ -180,29 +180,29 @@ exports! {
     single ncclResetDebugInitInternal() -> () = info::reset_logging;
 
     // How ranks meet and part.
-    native ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t = meeting::unique_id;
+    native ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t = rendezvous::unique_id;
     native ncclCommInitRank(
         comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int
-    ) -> ncclResult_t = meeting::init_rank;
+    ) -> ncclResult_t = rendezvous::init_rank;
     native ncclCommInitRankConfig(
         comm: *mut ncclComm_t, nranks: c_int, commId: ncclUniqueId, rank: c_int,
         config: *mut ncclConfig_t
-    ) -> ncclResult_t = meeting::init_rank_config;
+    ) -> ncclResult_t = rendezvous::init_rank_config;
     native ncclCommInitRankScalable(
         newcomm: *mut ncclComm_t, nranks: c_int, myrank: c_int, nId: c_int,
         commIds: *mut ncclUniqueId, config: *mut ncclConfig_t
-    ) -> ncclResult_t = meeting::init_rank_scalable;
+    ) -> ncclResult_t = rendezvous::init_rank_scalable;
     native ncclCommInitAll(
         comm: *mut ncclComm_t, ndev: c_int, devlist: *const c_int
-    ) -> ncclResult_t = meeting::init_all;
+    ) -> ncclResult_t = rendezvous::init_all;
     native ncclCommSplit(
         comm: ncclComm_t, color: c_int, key: c_int, newcomm: *mut ncclComm_t,
         config: *mut ncclConfig_t
-    ) -> ncclResult_t = meeting::split;
+    ) -> ncclResult_t = rendezvous::split;
     native ncclCommShrink(
         comm: ncclComm_t, excludeRanksList: *mut c_int, excludeRanksCount: c_int,
         newcomm: *mut ncclComm_t, config: *mut ncclConfig_t, shrinkFlags: c_int
-    ) -> ncclResult_t = meeting::shrink;
+    ) -> ncclResult_t = rendezvous::shrink;
     native ncclCommGetUniqueId(
         comm: ncclComm_t, uniqueId: *mut ncclUniqueId
     ) -> ncclResult_t = growing::unique_id;

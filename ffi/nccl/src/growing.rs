@@ -10,7 +10,7 @@ use spark_ccl_abi::failure::{Failure, guarded};
 use crate::comm::{enter, find};
 use crate::config::Options;
 use crate::making::{Plan, make};
-use crate::meeting::{self, connect, init_rank_config};
+use crate::rendezvous::{self, connect, init_rank_config};
 use crate::status::Status;
 use crate::types::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
@@ -21,7 +21,7 @@ use crate::types::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 pub(crate) unsafe fn unique_id(comm: ncclComm_t, id: *mut ncclUniqueId) -> Status {
     match guarded(|| find(comm).map(drop)) {
         // SAFETY: `id` is null or can be written (this function's contract).
-        Status::Success => unsafe { meeting::unique_id(id) },
+        Status::Success => unsafe { rendezvous::unique_id(id) },
         failed => failed,
     }
 }

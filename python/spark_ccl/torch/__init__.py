@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from . import versions  # noqa: F401  (first: it refuses what is too old)
-from .meeting import NAME
 from .process_group import PartOfGroup, ProcessGroup, create
+from .rendezvous import NAME
 
 __all__ = ["PartOfGroup", "ProcessGroup"]
 

@@ -13,7 +13,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from ..errors import InvalidError
 from .calls import Calls
 from .devices import DeviceCalls
-from .meeting import meet_on_device
+from .rendezvous import meet_on_device
 from .starts import limit_of
 from .tensors import check_has_memory
 

@@ -18,8 +18,8 @@ from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import in_flight
 from .mail import Mail
-from .meeting import NAME, meet
 from .places import Gpu, Places
+from .rendezvous import NAME, meet
 from .starts import LONGEST
 from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
