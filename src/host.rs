@@ -2,23 +2,23 @@
 //! tasks, plans and links; knows neither communicators nor Rust's types of elements.
 
 mod abort;
-mod active;
 mod at_once;
 mod blocked;
+mod call_details;
 mod engine;
 mod exchange;
 mod execution;
 mod first_caller;
 mod in_memory;
-mod lending;
 mod loans;
-mod ops;
+mod op_table;
 mod pair_tag;
 mod probe;
 mod request;
 mod run;
+mod running_op;
 mod signal;
-mod signal_payload;
+mod single_copy;
 mod sleep;
 mod spin_budget;
 mod stall;
@@ -34,15 +34,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use abort::or_abort;
-use active::Active;
 pub(crate) use engine::{HostEngine, Ids, first_done, push_all};
 use execution::{Advance, Execution};
 use first_caller::FirstCaller;
 use loans::Loans;
-use ops::OpId;
-use ops::Ops;
+use op_table::OpId;
+use op_table::Ops;
 use request::Request;
 use run::Run;
+use running_op::Active;
 use spark_ccl_control::{Leave, MOST_CALLS, Messages, Watch};
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_status::Peer;

@@ -5,27 +5,26 @@
 //! What this rank's session thread delivers stays in the inbox until the engine looks there, which
 //! it does when an operation lacks a link.
 
-mod attend;
 mod inbox;
 mod interfaces;
-mod line;
+mod link_id;
 mod owner;
 pub(crate) mod peer_link;
 mod rails;
 mod shared;
 mod sockets;
 mod spares;
+mod stream_handler;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use attend::attend;
 use inbox::{Inbox, InboxEvent, Outcome, Push};
 #[cfg(feature = "cuda")]
-pub(crate) use line::SLOTS_LANE;
-pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
+pub(crate) use link_id::SLOTS_LANE;
+pub(crate) use link_id::{LANES, Line, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 use sockets::Sockets;
 pub(crate) use spares::Spares;
@@ -33,6 +32,7 @@ use spark_ccl_bootstrap::{Error as BootstrapError, StreamEnd, StreamKind};
 use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
+use stream_handler::attend;
 
 use crate::mesh::peer_link::{Carrier, PeerLink};
 

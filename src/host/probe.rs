@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::DType;
 
-use super::active::Active;
 use super::pair_tag::PairTag;
 use super::request::Request;
+use super::running_op::Active;
 use super::wires::Obstacle;
 use super::{Core, Direction, HostEngine, watchdog};
 use crate::error::Error;

@@ -3,8 +3,8 @@
 use spark_ccl_sched::Rank;
 use spark_ccl_types::Side;
 
+use super::call_details::{Disagreement, SignalPayload};
 use super::run::Run;
-use super::signal_payload::{Disagreement, SignalPayload};
 use super::wires::Obstacle;
 use crate::memory::buffer::Home;
 use crate::plan::Program;

@@ -7,10 +7,10 @@ use spark_ccl_control::{Fault, Late, Leave, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, describe_message};
 
-use super::active::Active;
+use super::call_details::SignalPayload;
 use super::engine::is_without_thread;
 use super::pair_tag::PairTag;
-use super::signal_payload::SignalPayload;
+use super::running_op::Active;
 use super::wires::{Obstacle, Wires};
 use super::{Core, Direction};
 use crate::task::names;

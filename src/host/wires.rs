@@ -11,7 +11,7 @@ use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
 
-use super::signal_payload::Disagreement;
+use super::call_details::Disagreement;
 use crate::mesh::{Halves, LANES, Line, Mesh, index};
 
 /// What all operations of a communicator work with.

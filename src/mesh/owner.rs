@@ -15,7 +15,7 @@ use spark_ccl_transport::{Bell, Geometry, shm, tcp};
 
 use super::Line;
 use super::interfaces::Interfaces;
-use super::line::stream_number;
+use super::link_id::stream_number;
 use super::peer_link::Carrier;
 use super::spares::Spares;
 use crate::world::World;

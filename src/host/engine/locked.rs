@@ -7,7 +7,7 @@ use spark_ccl_log::{Condvar, MutexGuard};
 
 use super::HostEngine;
 use crate::host::Core;
-use crate::host::ops::Buffers;
+use crate::host::op_table::Buffers;
 
 /// The locked engine. Dropping it unlocks the engine, drops the buffers and wakes the tasks that
 /// the engine is done with, and emits the engine's remarks.

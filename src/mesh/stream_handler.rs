@@ -8,7 +8,7 @@ use spark_ccl_sched::Rank;
 
 use super::LinkOwner;
 use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};
-use super::line::lane_and_socket;
+use super::link_id::lane_and_socket;
 use super::rails;
 use super::shared::{Bells, Progress, Talk};
 use crate::world::deadline::deadline_in;

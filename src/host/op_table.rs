@@ -1,5 +1,5 @@
 //! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its
-//! result. Knows no steps: an operation's work is in `active.rs`.
+//! result. Knows no steps: an operation's work is in `running_op.rs`.
 
 use std::any::Any;
 #[cfg(feature = "future")]
@@ -7,7 +7,7 @@ use std::task::Waker;
 #[cfg(feature = "cuda")]
 use std::time::Duration;
 
-use super::active::Active;
+use super::running_op::Active;
 use super::wires::Wires;
 use crate::error::Error;
 
