@@ -39,10 +39,10 @@ use execution::{Advance, Execution};
 use first_caller::FirstCaller;
 use loans::Loans;
 use op_table::OpId;
-use op_table::Ops;
+use op_table::OpTable;
 use request::Request;
 use run::Run;
-use running_op::Active;
+use running_op::RunningOp;
 use spark_ccl_control::{Leave, MOST_CALLS, Messages, Watch};
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_status::Peer;
@@ -73,7 +73,7 @@ pub(crate) struct Core {
     /// The timeout of operations that begin from now on.
     timeout: Duration,
     programs: Programs,
-    ops: Ops,
+    ops: OpTable,
     collectives: VecDeque<OpId>,
     /// Point-to-point operations; only the queues that are used.
     pair_queues: BTreeMap<(Rank, Direction), PairQueue>,
@@ -135,7 +135,7 @@ impl Core {
             observed,
             timeout,
             programs: Programs::default(),
-            ops: Ops::default(),
+            ops: OpTable::default(),
             collectives: VecDeque::new(),
             pair_queues: BTreeMap::new(),
             pairs: 0,
@@ -259,8 +259,8 @@ impl Core {
         let (task, program) = (task.clone(), program.clone());
         let request = Request { task, program };
         let limit = self.limit_of(&request);
-        let active = Active::collective(request, number, execution, loans, limit);
-        let id = self.ops.insert(active);
+        let running = RunningOp::collective(request, number, execution, loans, limit);
+        let id = self.ops.insert(running);
         self.collectives.push_back(id);
         self.has_news = true;
         Ok(Some(id))
@@ -278,8 +278,8 @@ impl Core {
         let number = enter(&mut self.sequence, &request.task, &self.watch, observed);
         let (execution, loans) = (Execution::default(), Loans::default());
         let limit = self.limit_of(&request);
-        let active = Active::collective(request, number, execution, loans, limit);
-        let id = self.ops.insert(active);
+        let running = RunningOp::collective(request, number, execution, loans, limit);
+        let id = self.ops.insert(running);
         self.collectives.push_back(id);
         id
     }
@@ -311,7 +311,7 @@ impl Core {
         });
         let id = self
             .ops
-            .insert(Active::pair(request, queue.sequence, record, limit));
+            .insert(RunningOp::pair(request, queue.sequence, record, limit));
         queue.queue.push_back(id);
         self.pairs += 1;
         id
@@ -347,16 +347,16 @@ impl Core {
     /// Whether the first collective waits for a link to be made.
     fn lacks_link(&mut self) -> bool {
         let first = self.collectives.front();
-        let active = first.and_then(|&id| self.ops.active(id));
-        active.is_some_and(|active| active.execution.lacks_link())
+        let running = first.and_then(|&id| self.ops.running(id));
+        running.is_some_and(|running| running.execution.lacks_link())
     }
 
     /// Waits a moment for what the first collective lacks.
     fn spin(&mut self) {
         if let Some(&id) = self.collectives.front()
-            && let Some(active) = self.ops.active(id)
+            && let Some(running) = self.ops.running(id)
         {
-            active
+            running
                 .execution
                 .spin(&mut self.wires, self.spin_budget.polls_per_round());
         }
@@ -438,19 +438,19 @@ fn enter(last: &mut u64, task: &Task, watch: &Watch, observed: Option<&Observed>
 /// many ended.
 fn work_off(
     queue: &mut VecDeque<OpId>,
-    ops: &mut Ops,
+    ops: &mut OpTable,
     wires: &mut Wires,
     watch: &Watch,
     observed: Option<&Observed>,
 ) -> (bool, usize) {
     let mut ended = 0;
     while let Some(&id) = queue.front() {
-        if let Some(active) = ops.active(id) {
-            match active.advance(wires) {
+        if let Some(running) = ops.running(id) {
+            match running.advance(wires) {
                 Advance::Complete => {
-                    complete(&active.request.task, active.record, observed);
-                    if !active.is_pair() {
-                        watch.finish(active.sequence);
+                    complete(&running.request.task, running.record, observed);
+                    if !running.is_pair() {
+                        watch.finish(running.sequence);
                     }
                     ops.succeed(id);
                 }

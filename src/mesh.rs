@@ -24,7 +24,7 @@ use std::sync::Arc;
 use inbox::{Inbox, InboxEvent, Outcome, Push};
 #[cfg(feature = "cuda")]
 pub(crate) use link_id::SLOTS_LANE;
-pub(crate) use link_id::{LANES, Line, POINT_TO_POINT_LANE, index};
+pub(crate) use link_id::{LANES, LinkId, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 use sockets::Sockets;
 pub(crate) use spares::Spares;
@@ -32,7 +32,7 @@ use spark_ccl_bootstrap::{Error as BootstrapError, StreamEnd, StreamKind};
 use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
-use stream_handler::attend;
+use stream_handler::handle_streams;
 
 use crate::mesh::peer_link::{Carrier, PeerLink};
 
@@ -45,10 +45,10 @@ pub(crate) struct Mesh {
     inbox: Arc<Inbox>,
     /// The links that are asked for, or on which the peer has begun, and that this rank has not
     /// taken yet.
-    forming: HashMap<Line, Stage>,
+    forming: HashMap<LinkId, Stage>,
     /// Links that their peers have not taken yet. A peer rings when it takes one; nothing arrives
     /// before.
-    awaited: Vec<(Line, shm::Chime)>,
+    awaited: Vec<(LinkId, shm::Chime)>,
     /// Peers to which TCP carries the data although there are ports.
     without_rails: BTreeSet<Rank>,
     /// Peers for which it was logged that an interface may carry nothing.
@@ -69,7 +69,7 @@ impl LinkAcceptor {
     /// From now on, the session delivers the links that peers ask for, and pushes the engine. Links
     /// asked for earlier are delivered by this call, so the caller must not hold the engine.
     pub(crate) fn open(self, push: Push) {
-        attend(&self.owner, &self.inbox, push);
+        handle_streams(&self.owner, &self.inbox, push);
     }
 }
 
@@ -132,11 +132,11 @@ impl Mesh {
     }
 
     /// Asks for a link, once.
-    pub(crate) fn ask(&mut self, line: Line) {
+    pub(crate) fn ask(&mut self, link_id: LinkId) {
         self.look();
-        if !self.forming.contains_key(&line) {
-            let stage = self.begin(line, self.owner.carrier(line.0));
-            self.forming.insert(line, stage);
+        if !self.forming.contains_key(&link_id) {
+            let stage = self.begin(link_id, self.owner.carrier(link_id.0));
+            self.forming.insert(link_id, stage);
             self.look();
         }
     }
@@ -145,27 +145,27 @@ impl Mesh {
     ///
     /// # Errors
     /// Why there will be none.
-    pub(crate) fn take(&mut self, line: Line) -> Result<Option<Halves>, LinkError> {
-        self.ask(line);
-        match self.forming.remove(&line) {
+    pub(crate) fn take(&mut self, link_id: LinkId) -> Result<Option<Halves>, LinkError> {
+        self.ask(link_id);
+        match self.forming.remove(&link_id) {
             Some(Stage::Ready(halves)) => Ok(Some(halves)),
             other => {
                 let failure = match &other {
                     Some(Stage::Failed(error) | Stage::Refused(error, _)) => Err(error.clone()),
                     _ => Ok(None),
                 };
-                self.forming.extend(other.map(|stage| (line, stage)));
+                self.forming.extend(other.map(|stage| (link_id, stage)));
                 failure
             }
         }
     }
 
     /// The links that can be [taken](Self::take).
-    pub(crate) fn ready(&mut self) -> Vec<Line> {
+    pub(crate) fn ready(&mut self) -> Vec<LinkId> {
         self.look();
         let forming = self.forming.iter();
         let ready = forming.filter(|(_, stage)| matches!(stage, Stage::Ready(_)));
-        ready.map(|(&line, _)| line).collect()
+        ready.map(|(&link_id, _)| link_id).collect()
     }
 
     /// Takes note of links that were taken.
@@ -175,8 +175,8 @@ impl Mesh {
 
     /// Whether the peer has not taken the link yet. Nothing comes over it before the peer rings
     /// this rank's bell.
-    pub(crate) fn is_awaited(&self, line: Line) -> bool {
-        self.awaited.iter().any(|(awaited, _)| *awaited == line)
+    pub(crate) fn is_awaited(&self, link_id: LinkId) -> bool {
+        self.awaited.iter().any(|(awaited, _)| *awaited == link_id)
     }
 
     /// Whether some link has made progress since this was last called. A wait that was armed
@@ -191,24 +191,24 @@ impl Mesh {
             self.has_grown = true;
             match event {
                 InboxEvent::Delivery(delivery) => self.sort(delivery),
-                InboxEvent::Memory(line, end, Ok(link)) => {
-                    let halves = self.shared(line, end, *link);
-                    self.forming.insert(line, Stage::Ready(halves));
+                InboxEvent::Memory(link_id, end, Ok(link)) => {
+                    let halves = self.shared(link_id, end, *link);
+                    self.forming.insert(link_id, Stage::Ready(halves));
                 }
-                InboxEvent::Memory(line, _, Err(error)) => self.fail(line, error),
-                InboxEvent::Rails(line, outcome) => self.railed(line, outcome),
+                InboxEvent::Memory(link_id, _, Err(error)) => self.fail(link_id, error),
+                InboxEvent::Rails(link_id, outcome) => self.railed(link_id, outcome),
             }
         }
     }
 
-    fn begin(&mut self, line: Line, carrier: Carrier) -> Stage {
+    fn begin(&mut self, link_id: LinkId, carrier: Carrier) -> Stage {
         let begun = match carrier {
             Carrier::Own => return Stage::of(self.own()),
-            Carrier::SharedMemory => self.owner.reach(line, StreamKind::SharedMemory, 0),
-            Carrier::Rdma => self.owner.reach(line, StreamKind::Rdma, 0),
+            Carrier::SharedMemory => self.owner.reach(link_id, StreamKind::SharedMemory, 0),
+            Carrier::Rdma => self.owner.reach(link_id, StreamKind::Rdma, 0),
             Carrier::Tcp => {
-                let sockets = Sockets::of(&self.owner, line.0);
-                let asked = sockets.ask(&self.owner, line);
+                let sockets = Sockets::of(&self.owner, link_id.0);
+                let asked = sockets.ask(&self.owner, link_id);
                 return match asked {
                     Ok(()) => Stage::Tcp(sockets),
                     Err(error) => Stage::Refused(LinkError::Setup(error.to_string()), sockets),
@@ -225,66 +225,66 @@ impl Mesh {
 
     /// Continues a link after one of its sockets has come, or has failed to.
     fn sort(&mut self, delivery: inbox::Delivered) {
-        let line = delivery.line;
+        let link_id = delivery.link_id;
         let socket = match delivery.stream {
             Ok(socket) => socket,
-            Err(error) => return self.fail(line, LinkError::Setup(error.to_string())),
+            Err(error) => return self.fail(link_id, LinkError::Setup(error.to_string())),
         };
-        let (mut sockets, refused) = match self.forming.remove(&line) {
+        let (mut sockets, refused) = match self.forming.remove(&link_id) {
             Some(Stage::Tcp(sockets)) => (sockets, None),
             Some(Stage::Refused(error, sockets)) => (sockets, Some(error)),
             // Some sockets of a link that has failed are closed already.
             Some(failed @ Stage::Failed(_)) => {
-                self.forming.insert(line, failed);
+                self.forming.insert(link_id, failed);
                 return;
             }
-            _ => (Sockets::of(&self.owner, line.0), None),
+            _ => (Sockets::of(&self.owner, link_id.0), None),
         };
         sockets.put(delivery.socket, socket);
         let stage = match refused {
-            _ if sockets.is_complete() => Stage::of(self.connected(line, sockets)),
+            _ if sockets.is_complete() => Stage::of(self.connected(link_id, sockets)),
             Some(error) => Stage::Refused(error, sockets),
             None => Stage::Tcp(sockets),
         };
-        self.forming.insert(line, stage);
+        self.forming.insert(link_id, stage);
     }
 
     /// Notes that an attempt to make a link has failed. The peer's attempt may have succeeded.
-    fn fail(&mut self, line: Line, error: LinkError) {
-        let stage = match self.forming.remove(&line) {
+    fn fail(&mut self, link_id: LinkId, error: LinkError) {
+        let stage = match self.forming.remove(&link_id) {
             Some(ready @ Stage::Ready(_)) => ready,
             Some(Stage::Tcp(sockets) | Stage::Refused(_, sockets)) => {
                 Stage::Refused(error, sockets)
             }
             _ => Stage::Failed(error),
         };
-        self.forming.insert(line, stage);
+        self.forming.insert(link_id, stage);
     }
 
-    fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
-        let mut made = sockets.link(&self.owner, line)?;
-        if !self.owner.reaches(line.0) {
+    fn connected(&mut self, link_id: LinkId, sockets: Sockets) -> Result<Halves, LinkError> {
+        let mut made = sockets.link(&self.owner, link_id)?;
+        if !self.owner.reaches(link_id.0) {
             made.route.push_str(", passed on by other ranks");
         }
         // Once for all lines to the peer.
         if let Some(unbound) = made.unbound
-            && self.unbound.insert(line.0)
+            && self.unbound.insert(link_id.0)
         {
             spark_ccl_log::remark(&format!(
                 "TCP to {}: {unbound} may carry nothing: no connection is bound to it, and other \
                  interfaces are in its subnet; the connections are {}; spark-perf doctor says what \
                  to set",
-                self.owner.describe(line.0),
+                self.owner.describe(link_id.0),
                 made.route
             ));
         }
-        self.note(line, Carrier::Tcp, Some(made.route));
+        self.note(link_id, Carrier::Tcp, Some(made.route));
         Ok(made.halves)
     }
 
-    fn shared(&mut self, line: Line, end: StreamEnd, link: shm::End) -> Halves {
+    fn shared(&mut self, link_id: LinkId, end: StreamEnd, link: shm::End) -> Halves {
         if end == StreamEnd::Connector {
-            self.awaited.push((line, shm::Chime::of(&link)));
+            self.awaited.push((link_id, shm::Chime::of(&link)));
         }
         let (mut tx, rx) = link;
         let lends = match self.owner.settings().single_copy {
@@ -295,38 +295,38 @@ impl Mesh {
         if lends {
             tx.allow_lending();
         }
-        self.note(line, Carrier::SharedMemory, None);
+        self.note(link_id, Carrier::SharedMemory, None);
         (Box::new(tx), Box::new(rx))
     }
 
-    fn railed(&mut self, line: Line, outcome: Outcome) {
+    fn railed(&mut self, link_id: LinkId, outcome: Outcome) {
         let stage = match outcome {
             Outcome::Link(halves, route) => {
-                self.note(line, Carrier::Rdma, Some(route));
+                self.note(link_id, Carrier::Rdma, Some(route));
                 Stage::Ready(halves)
             }
             // Both ends know it, and either may ask for the sockets.
             Outcome::Tcp(problem) => {
                 // Once for all lines to the peer.
-                if self.without_rails.insert(line.0) {
-                    let name = self.owner.describe(line.0);
+                if self.without_rails.insert(link_id.0) {
+                    let name = self.owner.describe(link_id.0);
                     spark_ccl_log::warn!("TCP to {name}, not RDMA: {problem}");
                 }
-                match self.forming.remove(&line) {
+                match self.forming.remove(&link_id) {
                     Some(Stage::Tcp(sockets)) => Stage::Tcp(sockets),
                     Some(ready @ Stage::Ready(_)) => ready,
-                    _ => self.begin(line, Carrier::Tcp),
+                    _ => self.begin(link_id, Carrier::Tcp),
                 }
             }
             // The peer may believe that both ends agreed on TCP, and may have made the link over
             // TCP.
-            Outcome::Failed(error) => return self.fail(line, error),
+            Outcome::Failed(error) => return self.fail(link_id, error),
         };
-        self.forming.insert(line, stage);
+        self.forming.insert(link_id, stage);
     }
 
     /// Records and logs what a link is made of.
-    fn note(&mut self, (peer, lane): Line, carrier: Carrier, route: Option<String>) {
+    fn note(&mut self, (peer, lane): LinkId, carrier: Carrier, route: Option<String>) {
         let (rank, owner) = (self.owner.rank, &self.owner);
         let link = PeerLink { carrier, route };
         spark_ccl_log::info!(

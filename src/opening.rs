@@ -15,7 +15,7 @@ use spark_ccl_control::Monitor;
 use spark_ccl_cuda::keep_context;
 use spark_ccl_transport::rdma::link::Nics;
 
-use crate::api::assembly::{Caller, communicator};
+use crate::api::assembly::{MadeBy, communicator};
 use crate::api::communicator::Communicator;
 #[cfg(feature = "cuda")]
 use crate::device::attach;
@@ -46,7 +46,7 @@ pub(crate) fn open(
     // A context that no other world has.
     let context = world.session.derive_context(NO_CONTEXT, 0, 0);
     let algorithms = world.settings.algo.clone();
-    let communicator = communicator(&world, context, all, algorithms, None, Caller::Program)
+    let communicator = communicator(&world, context, all, algorithms, None, MadeBy::Program)
         .and_then(|communicator| with_devices_unless(cancel, communicator, deadline));
     let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
     // The others must neither consider an unready rank ready nor wait for it.

@@ -24,7 +24,7 @@ use crate::world::World;
 
 /// Who makes a communicator's calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Caller {
+pub(crate) enum MadeBy {
     Program,
     /// This library only; the communicator is not observed.
     #[cfg_attr(
@@ -42,7 +42,7 @@ pub(crate) fn communicator(
     members: Vec<u32>,
     algorithms: AlgorithmChoice,
     lineage: Option<Arc<Lineage>>,
-    caller: Caller,
+    made_by: MadeBy,
 ) -> Result<Communicator, Error> {
     let watch = world.monitor.watch(context, members.clone(), describe);
     let own = world.session.rank();
@@ -62,9 +62,9 @@ pub(crate) fn communicator(
     let (number, rank) = (next_number(), rank as u32);
     let tuning = &world.tuning;
     let planner = Planner::new(number, rank, &hosts, settings, algorithms, tuning, network);
-    let observation = match caller {
-        Caller::Program => observe::start(world, &watch, context, &members)?,
-        Caller::Library => None,
+    let observation = match made_by {
+        MadeBy::Program => observe::start(world, &watch, context, &members)?,
+        MadeBy::Library => None,
     };
     let observed = observation.as_ref().map(|it| &it.observed);
     let engine = host_engine(world, &watch, context, &members, planner, observed)?;
@@ -154,17 +154,17 @@ impl Communicator {
     /// ranks must make one.
     #[cfg(feature = "cuda")]
     pub(crate) fn twin(&self) -> Result<Self, Error> {
-        self.of_same_ranks(self.planner().algorithms.clone(), Caller::Library)
+        self.of_same_ranks(self.planner().algorithms.clone(), MadeBy::Library)
     }
 
     /// A new communicator of the same ranks.
     pub(crate) fn of_same_ranks(
         &self,
         algorithms: AlgorithmChoice,
-        caller: Caller,
+        made_by: MadeBy,
     ) -> Result<Self, Error> {
         let ranks = self.inner.members.clone();
-        self.derive(self.uncolored(), ranks, algorithms, caller)
+        self.derive(self.uncolored(), ranks, algorithms, made_by)
     }
 
     /// Numbers for a new communicator's context: its own, and a color that no split has.
@@ -179,14 +179,14 @@ impl Communicator {
         [count, color]: [u64; 2],
         ranks: Vec<u32>,
         algorithms: AlgorithmChoice,
-        caller: Caller,
+        made_by: MadeBy,
     ) -> Result<Self, Error> {
         self.membership().check_process()?;
         let world = &self.inner.world;
         let context = world
             .session
             .derive_context(self.inner.context, count, color);
-        communicator(world, context, ranks, algorithms, None, caller)
+        communicator(world, context, ranks, algorithms, None, made_by)
     }
 }
 

@@ -10,7 +10,7 @@ const MOST: usize = 5;
 
 /// What a rank says to another one about their part of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct SignalPayload {
+pub(super) struct CallDetails {
     words: [u64; MOST],
     len: usize,
 }
@@ -18,11 +18,11 @@ pub(super) struct SignalPayload {
 /// Two ranks whose calls differ.
 #[derive(Debug)]
 pub(super) struct Disagreement {
-    pub(super) here: SignalPayload,
-    pub(super) there: SignalPayload,
+    pub(super) here: CallDetails,
+    pub(super) there: CallDetails,
 }
 
-impl SignalPayload {
+impl CallDetails {
     pub(super) fn new(said: &[u64]) -> Self {
         let (mut words, len) = ([0; MOST], said.len());
         words[..len].copy_from_slice(said);
@@ -40,12 +40,12 @@ impl SignalPayload {
 
     /// Reads what a peer has said, up to the number of words that it may send.
     pub(super) fn read(bytes: &[u8]) -> Self {
-        let mut terms = Self::default();
+        let mut details = Self::default();
         for chunk in bytes.chunks_exact(size_of::<u64>()).take(MOST) {
-            terms.words[terms.len] = bytemuck::pod_read_unaligned(chunk);
-            terms.len += 1;
+            details.words[details.len] = bytemuck::pod_read_unaligned(chunk);
+            details.len += 1;
         }
-        terms
+        details
     }
 
     /// Describes it for errors, as sent to `peer`.

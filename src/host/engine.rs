@@ -245,7 +245,7 @@ impl HostEngine {
             drop(core);
             push_all();
             for other in others {
-                other.attend();
+                other.look_after();
             }
             if busy > 0 {
                 backoff = Backoff::default();
@@ -277,7 +277,7 @@ impl HostEngine {
     }
 
     /// Does one round of a waiter's work, unless another thread has the engine locked.
-    fn attend(&self) {
+    fn look_after(&self) {
         if let Some(mut core) = self.try_lock() {
             core.progress();
             core.run_watchdog(Instant::now());

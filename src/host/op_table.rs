@@ -7,7 +7,7 @@ use std::task::Waker;
 #[cfg(feature = "cuda")]
 use std::time::Duration;
 
-use super::running_op::Active;
+use super::running_op::RunningOp;
 use super::wires::Wires;
 use crate::error::Error;
 
@@ -23,7 +23,7 @@ pub(super) type Buffers = Box<dyn Any + Send>;
 
 /// Operations that are queued, running, or done and not yet asked for.
 #[derive(Default)]
-pub(super) struct Ops {
+pub(super) struct OpTable {
     slots: Vec<Slot>,
     vacant: Vec<usize>,
     /// Buffers of ended operations that nobody waits for. Users' code runs when they are dropped,
@@ -58,18 +58,18 @@ impl Drop for WakeOnDrop {
 enum State {
     #[default]
     Vacant,
-    Active(Box<Active>),
+    Running(Box<RunningOp>),
     Done(Result<(), Error>),
 }
 
-impl Ops {
-    pub(super) fn insert(&mut self, active: Active) -> OpId {
+impl OpTable {
+    pub(super) fn insert(&mut self, running: RunningOp) -> OpId {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
             self.slots.len() - 1
         });
         let slot = &mut self.slots[index];
-        slot.state = State::Active(Box::new(active));
+        slot.state = State::Running(Box::new(running));
         OpId {
             index,
             generation: slot.generation,
@@ -77,10 +77,10 @@ impl Ops {
     }
 
     /// The operation, unless it has ended.
-    pub(super) fn active(&mut self, id: OpId) -> Option<&mut Active> {
+    pub(super) fn running(&mut self, id: OpId) -> Option<&mut RunningOp> {
         let slot = &mut self.slots[id.index];
         match &mut slot.state {
-            State::Active(active) if slot.generation == id.generation => Some(active),
+            State::Running(running) if slot.generation == id.generation => Some(running),
             _ => None,
         }
     }
@@ -93,8 +93,8 @@ impl Ops {
     /// Ends all operations with an error.
     pub(super) fn fail(&mut self, wires: &mut Wires, error: &Error) {
         for index in 0..self.slots.len() {
-            if let State::Active(active) = &mut self.slots[index].state {
-                active.give_up(wires);
+            if let State::Running(running) = &mut self.slots[index].state {
+                running.give_up(wires);
                 self.end(index, Err(error.clone()));
             }
         }
@@ -104,8 +104,8 @@ impl Ops {
     #[cfg(feature = "cuda")]
     pub(super) fn cut_short(&mut self, limit: Duration) {
         for slot in &mut self.slots {
-            if let State::Active(active) = &mut slot.state {
-                active.limit = active.limit.min(limit);
+            if let State::Running(running) = &mut slot.state {
+                running.limit = running.limit.min(limit);
             }
         }
     }
@@ -137,7 +137,7 @@ impl Ops {
 
     /// Keeps the buffers of an operation that nobody waits for until it is done.
     pub(super) fn detach(&mut self, id: OpId, buffers: Buffers) {
-        if self.active(id).is_some() {
+        if self.running(id).is_some() {
             let slot = &mut self.slots[id.index];
             slot.detached = Some(buffers);
             #[cfg(feature = "future")]

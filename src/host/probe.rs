@@ -8,7 +8,7 @@ use spark_ccl_types::DType;
 
 use super::pair_tag::PairTag;
 use super::request::Request;
-use super::running_op::Active;
+use super::running_op::RunningOp;
 use super::wires::Obstacle;
 use super::{Core, Direction, HostEngine, watchdog};
 use crate::error::Error;
@@ -20,7 +20,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(10);
 /// The wait for the next message from a rank.
 struct Awaited {
     from: Rank,
-    receipt: Active,
+    receipt: RunningOp,
     check_at: Instant,
 }
 
@@ -43,7 +43,7 @@ impl HostEngine {
         let request = Request::awaited(from, self.planner().rank);
         let mut awaited = Awaited {
             from,
-            receipt: Active::probe(request, self.timeout()?),
+            receipt: RunningOp::probe(request, self.timeout()?),
             check_at: Instant::now(),
         };
         self.drive(|core| core.look_for(&mut awaited).transpose())?
@@ -82,7 +82,7 @@ impl Core {
             let pair = self.pair_queues.get(&(*from, Direction::In));
             receipt.sequence = pair.map_or(0, |pair| pair.sequence) + 1;
             receipt.execution.stall.obstacle = Some(obstacle);
-            match watchdog::attend(receipt, &self.watch, &self.wires, now) {
+            match watchdog::look_after(receipt, &self.watch, &self.wires, now) {
                 Ok(remark) => self.remarks.extend(remark),
                 Err(fault) => {
                     self.watch.raise(*fault);

@@ -400,7 +400,7 @@ impl Run<'_> {
         // long as the task holds its segment. The program's signals order these accesses against
         // the peers' own, until an operation fails. Then a peer may write to what is read here: any
         // bytes are valid elements, and `confirm` keeps them from becoming a result. What is
-        // written here does not reach the peer's memory any more (`Active::give_up`).
+        // written here does not reach the peer's memory any more (`RunningOp::give_up`).
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
             Started::Pending(ticket) => {

@@ -14,7 +14,7 @@ use crate::mesh::POINT_TO_POINT_LANE;
 use crate::plan::Program;
 
 /// An operation that is queued or running.
-pub(super) struct Active {
+pub(super) struct RunningOp {
     pub(super) request: Request,
     pub(super) sequence: u64,
     pub(super) tag: u64,
@@ -30,7 +30,7 @@ pub(super) struct Active {
     loans: Loans,
 }
 
-impl Active {
+impl RunningOp {
     pub(super) fn collective(
         request: Request,
         number: Number,

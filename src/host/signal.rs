@@ -3,7 +3,7 @@
 use spark_ccl_sched::Rank;
 use spark_ccl_types::Side;
 
-use super::call_details::{Disagreement, SignalPayload};
+use super::call_details::{CallDetails, Disagreement};
 use super::run::Run;
 use super::wires::Obstacle;
 use crate::memory::buffer::Home;
@@ -13,8 +13,8 @@ impl Run<'_> {
     /// Sends a message with only this payload.
     pub(super) fn signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
         let lane = self.first_lane + channel as usize;
-        let terms = self.terms(peer);
-        let said = terms.bytes();
+        let details = self.details(peer);
+        let said = details.bytes();
         match self.wires.tx(peer, lane)?.reserve(said.len()) {
             Ok(Some(slot)) => slot.copy_from_slice(said),
             Ok(None) => return Err(self.wires.busy(peer, lane)),
@@ -27,7 +27,7 @@ impl Run<'_> {
     /// Takes the peer's signal, whose payload must be the expected one.
     pub(super) fn await_signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
         let lane = self.first_lane + channel as usize;
-        let expected = self.terms_of(peer);
+        let expected = self.details_of(peer);
         let rx = self.wires.rx(peer, lane)?;
         match rx.peek() {
             Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::TagMismatch {
@@ -35,10 +35,10 @@ impl Run<'_> {
                 tag: arrival.tag,
             }),
             Ok(Some(arrival)) if arrival.payload != expected.bytes() => {
-                let there = SignalPayload::read(arrival.payload);
-                let here = self.terms(peer);
-                let terms = Box::new(Disagreement { here, there });
-                Err(Obstacle::Disagreement { peer, terms })
+                let there = CallDetails::read(arrival.payload);
+                let here = self.details(peer);
+                let details = Box::new(Disagreement { here, there });
+                Err(Obstacle::Disagreement { peer, details })
             }
             Ok(Some(_)) => {
                 rx.release();
@@ -50,30 +50,30 @@ impl Run<'_> {
     }
 
     /// The signal to the peer.
-    fn terms(&self, peer: Rank) -> SignalPayload {
+    fn details(&self, peer: Rank) -> CallDetails {
         match self.program {
             Program::Blocks(blocks) => {
                 let peer = peer as usize;
-                SignalPayload::counts(blocks.sent[peer], blocks.expected[peer])
+                CallDetails::counts(blocks.sent[peer], blocks.expected[peer])
             }
             _ if self.task.signature.place != 0 => self.place(),
-            _ => SignalPayload::default(),
+            _ => CallDetails::default(),
         }
     }
 
     /// The signal that is expected from the peer.
-    fn terms_of(&self, peer: Rank) -> SignalPayload {
+    fn details_of(&self, peer: Rank) -> CallDetails {
         match self.program {
             Program::Blocks(blocks) => {
                 let peer = peer as usize;
-                SignalPayload::counts(blocks.expected[peer], blocks.sent[peer])
+                CallDetails::counts(blocks.expected[peer], blocks.sent[peer])
             }
-            _ => self.terms(peer),
+            _ => self.details(peer),
         }
     }
 
     /// Everything that defines which part of this rank's registered memory peers may access.
-    fn place(&self) -> SignalPayload {
+    fn place(&self) -> CallDetails {
         let signature = self.task.signature;
         let home = |side: Side| -> Option<(&Home, u32)> {
             let home = match side {
@@ -88,7 +88,7 @@ impl Run<'_> {
         };
         let [head, count] = signature.words();
         let allocations = u64::from(a) | u64::from(b) << 32;
-        SignalPayload::new(&[
+        CallDetails::new(&[
             head,
             count,
             allocations,

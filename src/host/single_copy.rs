@@ -10,7 +10,7 @@ use spark_ccl_types::Scale;
 use super::run::Run;
 use super::transfer::Transfer;
 use super::wires::Obstacle;
-use crate::mesh::Line;
+use crate::mesh::LinkId;
 
 /// Nothing is lent of a shorter transfer.
 const LEAST_BYTES: u64 = 4 << 10;
@@ -56,14 +56,20 @@ impl Run<'_> {
     }
 
     /// How many elements to lend, from `done` on; `None` if a slot is needed or better.
-    fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
+    fn lendable(
+        &self,
+        link_id: LinkId,
+        transfer: &Transfer,
+        span: &Span,
+        done: u64,
+    ) -> Option<u64> {
         if !self.program.may_lend() || self.scale_of_sent(span.buf) != Scale::One {
             return None;
         }
         let ready = transfer.ready - done;
         let size = self.task.signature.dtype.size();
         let most = |bytes: usize| (bytes / size) as u64;
-        let lends = self.lends(line, span, done, ready);
+        let lends = self.lends(link_id, span, done, ready);
         if !lends.pays_for(transfer.elements as usize * size) {
             return None;
         }
@@ -84,7 +90,7 @@ impl Run<'_> {
         }
     }
 
-    fn lends(&self, (peer, lane): Line, span: &Span, done: u64, len: u64) -> Lends {
+    fn lends(&self, (peer, lane): LinkId, span: &Span, done: u64, len: u64) -> Lends {
         let bytes = len as usize * self.task.signature.dtype.size();
         match self.wires.made_tx(peer, lane) {
             Some(tx) => tx.lends(self.address(span, done), bytes),

@@ -7,10 +7,10 @@ use spark_ccl_control::{Fault, Late, Leave, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, describe_message};
 
-use super::call_details::SignalPayload;
+use super::call_details::CallDetails;
 use super::engine::is_without_thread;
 use super::pair_tag::PairTag;
-use super::running_op::Active;
+use super::running_op::RunningOp;
 use super::wires::{Obstacle, Wires};
 use super::{Core, Direction};
 use crate::task::names;
@@ -40,10 +40,10 @@ impl Core {
         // Not collected: most calls that wait come here once, and of the instructions of a short
         // one an allocation is a tenth.
         for &id in self.collectives.front().into_iter().chain(heads) {
-            let Some(active) = self.ops.active(id) else {
+            let Some(running) = self.ops.running(id) else {
                 continue;
             };
-            match attend(active, &self.watch, &self.wires, now) {
+            match look_after(running, &self.watch, &self.wires, now) {
                 Ok(remark) => self.remarks.extend(remark),
                 Err(fault) => return self.watch.raise(*fault),
             }
@@ -52,28 +52,28 @@ impl Core {
 }
 
 /// Checks an operation that waits. Returns what to tell the user, or the fault that ends it.
-pub(super) fn attend(
-    active: &mut Active,
+pub(super) fn look_after(
+    running: &mut RunningOp,
     watch: &Watch,
     wires: &Wires,
     now: Instant,
 ) -> Result<Option<String>, Box<Fault>> {
-    let (waited, overdue) = active.execution.stall.wait(now, active.limit);
+    let (waited, overdue) = running.execution.stall.wait(now, running.limit);
     let fault = if overdue {
-        Some(timed_out(active, watch, wires, waited))
+        Some(timed_out(running, watch, wires, waited))
     } else {
-        inspect(active, watch, wires, now)
+        inspect(running, watch, wires, now)
     };
     if let Some(fault) = fault {
         return Err(Box::new(fault));
     }
-    announce(active, watch, now, waited);
-    if waited < REMARK_AFTER || active.execution.stall.is_remarked {
+    announce(running, watch, now, waited);
+    if waited < REMARK_AFTER || running.execution.stall.is_remarked {
         return Ok(None);
     }
-    active.execution.stall.is_remarked = true;
-    let so_far = timed_out(active, watch, wires, waited);
-    Ok(so_far.so_far(active.limit.saturating_sub(waited)))
+    running.execution.stall.is_remarked = true;
+    let so_far = timed_out(running, watch, wires, waited);
+    Ok(so_far.so_far(running.limit.saturating_sub(waited)))
 }
 
 /// Whether the other ranks are to be told of a wait that has lasted so long; `last` is when they
@@ -86,27 +86,27 @@ pub(crate) fn is_to_be_told(last: Option<Instant>, waited: Duration, now: Instan
 }
 
 /// Tells the other ranks which operation this is and for whom it waits.
-fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) {
-    let last = active.execution.stall.announced;
-    let is_first = last.is_none() && active.execution.stall.suspicious.is_some();
+fn announce(running: &mut RunningOp, watch: &Watch, now: Instant, waited: Duration) {
+    let last = running.execution.stall.announced;
+    let is_first = last.is_none() && running.execution.stall.suspicious.is_some();
     if is_first || is_to_be_told(last, waited, now) {
-        active.execution.stall.announced = Some(now);
-        if let Some((sequence, words)) = doubtful(active, watch) {
-            watch.announce(sequence, words, waiting_for(active));
+        running.execution.stall.announced = Some(now);
+        if let Some((sequence, words)) = doubtful(running, watch) {
+            watch.announce(sequence, words, waiting_for(running));
         }
-        let words = active.request.task.signature.words();
-        watch.announce(marked(active), words, waiting_for(active));
+        let words = running.request.task.signature.words();
+        watch.announce(marked(running), words, waiting_for(running));
     }
 }
 
 /// The earlier operation to which a message with another tag belongs, as this rank called it: both
 /// ranks may be done with their different calls.
-fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
-    let Some(Obstacle::TagMismatch { tag, .. }) = &active.execution.stall.obstacle else {
+fn doubtful(running: &RunningOp, watch: &Watch) -> Option<(u64, [u64; 2])> {
+    let Some(Obstacle::TagMismatch { tag, .. }) = &running.execution.stall.obstacle else {
         return None;
     };
-    let sequence = sequence_of(*tag, active.sequence);
-    if active.is_pair() || sequence >= active.sequence {
+    let sequence = sequence_of(*tag, running.sequence);
+    if running.is_pair() || sequence >= running.sequence {
         return None;
     }
     watch.called(sequence).map(|words| (sequence, words))
@@ -121,18 +121,18 @@ pub(super) fn sequence_of(tag: u64, own: u64) -> u64 {
 
 /// The fault if a message belongs to another collective, too many calls ago for the sender's call
 /// to be known.
-fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
-    let sent = sequence_of(tag, active.sequence);
-    let own = describe(active);
-    let (sequence, words_a, words_b) = if sent < active.sequence {
+fn forgotten(running: &RunningOp, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
+    let sent = sequence_of(tag, running.sequence);
+    let own = describe(running);
+    let (sequence, words_a, words_b) = if sent < running.sequence {
         let found = format!(
             "something else, as its data shows at operation #{} ({own})",
-            active.sequence
+            running.sequence
         );
         (sent, called(watch, sent), found)
     } else {
         let sends = format!("something else, as its data of operation #{sent} shows");
-        (active.sequence, own, sends)
+        (running.sequence, own, sends)
     };
     Fault::Mismatch {
         sequence,
@@ -150,22 +150,22 @@ pub(super) fn called(watch: &Watch, sequence: u64) -> String {
 }
 
 /// The fault, if the obstacle means that the operation can never be completed.
-fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
-    let peer = waiting_for(active)?;
-    let obstacle = active.execution.stall.obstacle.as_ref()?;
+fn inspect(running: &mut RunningOp, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
+    let peer = waiting_for(running)?;
+    let obstacle = running.execution.stall.obstacle.as_ref()?;
     // For collectives, the control plane itself finds out what a departure means.
-    let left = if active.is_pair() {
+    let left = if running.is_pair() {
         watch.left(peer)
     } else {
         None
     };
-    let left = left.filter(|leave| !expects(active, leave, wires.rank));
+    let left = left.filter(|leave| !expects(running, leave, wires.rank));
     if left.is_none() && obstacle.is_wait() {
-        active.execution.stall.suspicious = None;
+        running.execution.stall.suspicious = None;
         return None;
     }
-    let (fault, certain) = meaning(active, obstacle, (peer, left.as_ref()), watch, wires);
-    let first = *active.execution.stall.suspicious.get_or_insert(now);
+    let (fault, certain) = meaning(running, obstacle, (peer, left.as_ref()), watch, wires);
+    let first = *running.execution.stall.suspicious.get_or_insert(now);
     let patience = if obstacle.is_closed() {
         CAUSE_OF_CLOSE_WITHIN
     } else {
@@ -179,18 +179,18 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
 /// is not, the control plane may still report the true cause. `left` is the farewell of a peer that
 /// has left without doing its part in a message.
 fn meaning(
-    active: &Active,
+    running: &RunningOp,
     obstacle: &Obstacle,
     (peer, left): (Rank, Option<&Leave>),
     watch: &Watch,
     wires: &Wires,
 ) -> (Fault, bool) {
     let (here, there) = (watch.member(wires.rank), watch.member(peer));
-    let words = describe(active);
+    let words = describe(running);
     match (obstacle, left) {
-        (Obstacle::TagMismatch { tag, .. }, _) if active.is_pair() => {
+        (Obstacle::TagMismatch { tag, .. }, _) if running.is_pair() => {
             let fault = Fault::Mismatch {
-                sequence: marked(active),
+                sequence: marked(running),
                 rank_a: here,
                 words_a: words,
                 rank_b: there,
@@ -198,19 +198,19 @@ fn meaning(
             };
             (fault, true)
         }
-        (Obstacle::Disagreement { terms, .. }, _) => {
-            let said = |terms: &SignalPayload, to| format!("{words} with {}", terms.describe(to));
+        (Obstacle::Disagreement { details, .. }, _) => {
+            let said = |details: &CallDetails, to| format!("{words} with {}", details.describe(to));
             let fault = Fault::Mismatch {
-                sequence: marked(active),
-                words_a: said(&terms.here, peer),
+                sequence: marked(running),
+                words_a: said(&details.here, peer),
                 rank_a: here,
-                words_b: said(&terms.there, wires.rank),
+                words_b: said(&details.there, wires.rank),
                 rank_b: there,
             };
             (fault, true)
         }
         (Obstacle::TagMismatch { tag, .. }, _) => {
-            (forgotten(active, watch, *tag, [here, there]), false)
+            (forgotten(running, watch, *tag, [here, there]), false)
         }
         (Obstacle::Link { error, .. } | Obstacle::NoLink { error, .. }, None) => {
             let fault = Fault::Link {
@@ -226,10 +226,10 @@ fn meaning(
                 .unwrap_or(Fault::Left {
                     rank: there,
                     last_sequence: left.map_or(0, |leave| leave.last_sequence),
-                    sequence: marked(active),
+                    sequence: marked(running),
                     words,
                 });
-            let lacks = left.is_some_and(|leave| has_not_sent(active, leave, wires.rank));
+            let lacks = left.is_some_and(|leave| has_not_sent(running, leave, wires.rank));
             // While the link has not ended, data that was sent may be in flight, and even the link
             // itself may still come; not from a process that has ended.
             let has_ended = watch.latent_of(peer).is_some();
@@ -240,15 +240,15 @@ fn meaning(
 }
 
 /// Whether a peer that leaves has certainly not sent a message.
-fn has_not_sent(active: &Active, leave: &Leave, own: Rank) -> bool {
-    active.direction() == Direction::In && leave.has_sent(own, active.sequence) == Some(false)
+fn has_not_sent(running: &RunningOp, leave: &Leave, own: Rank) -> bool {
+    running.direction() == Direction::In && leave.has_sent(own, running.sequence) == Some(false)
 }
 
 /// Whether a peer that leaves does its part in a message, or may still do so.
-fn expects(active: &Active, leave: &Leave, own: Rank) -> bool {
-    let has_begun = match active.direction() {
-        Direction::Out => leave.has_received(own, active.sequence),
-        Direction::In => leave.has_sent(own, active.sequence),
+fn expects(running: &RunningOp, leave: &Leave, own: Rank) -> bool {
+    let has_begun = match running.direction() {
+        Direction::Out => leave.has_received(own, running.sequence),
+        Direction::In => leave.has_sent(own, running.sequence),
     };
     has_begun.unwrap_or(leave.is_in_flight)
 }
@@ -263,18 +263,18 @@ fn advice(shares_host: bool) -> &'static str {
     }
 }
 
-fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) -> Fault {
-    let mut words = describe(active);
-    let late = if active.is_pair() {
-        if !active.is_probe {
-            words = format!("{words}, {}", PairTag::from_bits(active.tag));
+fn timed_out(running: &RunningOp, watch: &Watch, wires: &Wires, waited: Duration) -> Fault {
+    let mut words = describe(running);
+    let late = if running.is_pair() {
+        if !running.is_probe {
+            words = format!("{words}, {}", PairTag::from_bits(running.tag));
         }
-        let late = waiting_for(active).map(|peer| watch.awaited(peer));
+        let late = waiting_for(running).map(|peer| watch.awaited(peer));
         late.unwrap_or_default()
     } else {
-        watch.late(active.sequence, SIGN_OF_LIFE)
+        watch.late(running.sequence, SIGN_OF_LIFE)
     };
-    if let Some(Obstacle::Forming { peer }) = active.execution.stall.obstacle
+    if let Some(Obstacle::Forming { peer }) = running.execution.stall.obstacle
         && let Some(silence) = wires.mesh().silence(peer)
     {
         words = format!("{words}; no link to {}: {silence}", watch.member(peer));
@@ -288,7 +288,7 @@ fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) ->
     });
     Fault::TimedOut {
         by: watch.member(wires.rank),
-        sequence: marked(active),
+        sequence: marked(running),
         words,
         waited,
         late: late.collect(),
@@ -296,30 +296,30 @@ fn timed_out(active: &Active, watch: &Watch, wires: &Wires, waited: Duration) ->
 }
 
 /// The sequence number as the control plane has it: those of pairs are marked.
-fn marked(active: &Active) -> u64 {
-    let mark = if active.is_pair() {
+fn marked(running: &RunningOp) -> u64 {
+    let mark = if running.is_pair() {
         POINT_TO_POINT_MARK
     } else {
         0
     };
-    active.sequence | mark
+    running.sequence | mark
 }
 
 /// The operation as this rank has called it. A message that is a block has a count, even if it is
 /// 0.
-fn describe(active: &Active) -> String {
-    let signature = active.request.task.signature;
-    if active.is_probe {
+fn describe(running: &RunningOp) -> String {
+    let signature = running.request.task.signature;
+    if running.is_probe {
         PROBE.to_owned()
-    } else if active.is_pair() && signature.operation == Operation::AllToAllV {
+    } else if running.is_pair() && signature.operation == Operation::AllToAllV {
         describe_message(signature.words())
     } else {
         names::describe(signature.words())
     }
 }
 
-fn waiting_for(active: &Active) -> Option<Rank> {
-    active.execution.stall.obstacle.as_ref()?.peer()
+fn waiting_for(running: &RunningOp) -> Option<Rank> {
+    running.execution.stall.obstacle.as_ref()?.peer()
 }
 
 #[cfg(test)]

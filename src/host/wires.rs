@@ -12,7 +12,7 @@ use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
 
 use super::call_details::Disagreement;
-use crate::mesh::{Halves, LANES, Line, Mesh, index};
+use crate::mesh::{Halves, LANES, LinkId, Mesh, index};
 
 /// What all operations of a communicator work with.
 pub(crate) struct Wires {
@@ -24,7 +24,7 @@ pub(crate) struct Wires {
     tx: Vec<Option<Box<dyn LinkTx>>>,
     rx: Vec<Option<Box<dyn LinkRx>>>,
     /// The lines to others whose links are made.
-    made: Vec<Line>,
+    made: Vec<LinkId>,
     pub(crate) compute: Box<dyn Compute>,
     /// Wakes the threads that are blocked on the links.
     pub(crate) bell: Arc<Bell>,
@@ -34,7 +34,7 @@ pub(crate) struct Wires {
     /// Start of `scratch`.
     pub(super) scratch_base: *mut u8,
     /// Lines whose links hold committed bytes back.
-    pub(crate) unflushed: Vec<Line>,
+    pub(crate) unflushed: Vec<LinkId>,
     pub(super) operands: Vec<Operand>,
     pub(super) targets: Vec<*mut u8>,
 }
@@ -63,7 +63,7 @@ pub(super) enum Obstacle {
     /// The peer's part of the operation is not what this rank takes it for.
     Disagreement {
         peer: Rank,
-        terms: Box<Disagreement>,
+        details: Box<Disagreement>,
     },
     /// No link to the peer could be made.
     NoLink { peer: Rank, error: LinkError },
@@ -142,29 +142,33 @@ impl Wires {
     }
 
     /// The lines to others whose links are made.
-    pub(super) fn made(&self) -> &[Line] {
+    pub(super) fn made(&self) -> &[LinkId] {
         &self.made
     }
 
     /// Gives a link away, once it is made: nothing here uses it any more. Asks for it if `asks`.
     #[cfg(feature = "cuda")]
-    pub(super) fn give(&mut self, line: Line, asks: bool) -> Result<Option<Halves>, LinkError> {
-        let index = index(line);
+    pub(super) fn give(
+        &mut self,
+        link_id: LinkId,
+        asks: bool,
+    ) -> Result<Option<Halves>, LinkError> {
+        let index = index(link_id);
         match (self.tx[index].take(), self.rx[index].take()) {
             (Some(tx), Some(rx)) => {
-                self.made.retain(|&made| made != line);
+                self.made.retain(|&made| made != link_id);
                 Ok(Some((tx, rx)))
             }
-            _ if asks || self.mesh.ready().contains(&line) => self.mesh.take(line),
+            _ if asks || self.mesh.ready().contains(&link_id) => self.mesh.take(link_id),
             _ => Ok(None),
         }
     }
 
     /// Takes the links that are ready, though no operation has asked for them.
     pub(super) fn take_ready(&mut self) {
-        for line in self.mesh.ready() {
+        for link_id in self.mesh.ready() {
             // Asked for again by the operation that needs it.
-            let _ = self.form(line);
+            let _ = self.form(link_id);
         }
     }
 
@@ -211,11 +215,11 @@ impl Wires {
 
     /// Takes a link that was not made when last looked for.
     #[cold]
-    fn form(&mut self, line: Line) -> Result<(), Obstacle> {
-        let peer = line.0;
-        match self.mesh.take(line) {
+    fn form(&mut self, link_id: LinkId) -> Result<(), Obstacle> {
+        let peer = link_id.0;
+        match self.mesh.take(link_id) {
             Ok(Some((tx, rx))) => {
-                self.adopt(line, (tx, rx));
+                self.adopt(link_id, (tx, rx));
                 Ok(())
             }
             Ok(None) => Err(Obstacle::Forming { peer }),
@@ -223,12 +227,12 @@ impl Wires {
         }
     }
 
-    fn adopt(&mut self, line: Line, (tx, rx): Halves) {
-        self.tx[index(line)] = Some(tx);
-        self.rx[index(line)] = Some(rx);
+    fn adopt(&mut self, link_id: LinkId, (tx, rx): Halves) {
+        self.tx[index(link_id)] = Some(tx);
+        self.rx[index(link_id)] = Some(rx);
         // A rank does not wait for what it sends to itself.
-        if line.0 != self.rank {
-            self.made.push(line);
+        if link_id.0 != self.rank {
+            self.made.push(link_id);
         }
     }
 
@@ -245,8 +249,8 @@ impl Wires {
             return;
         }
         let tx = &mut self.tx;
-        self.unflushed.retain(|&line| {
-            tx[index(line)]
+        self.unflushed.retain(|&link_id| {
+            tx[index(link_id)]
                 .as_mut()
                 .is_some_and(|tx| !matches!(tx.flush(), Ok(true)))
         });
@@ -256,11 +260,11 @@ impl Wires {
     /// some back.
     pub(super) fn held_back(&mut self, lanes: Range<usize>) -> Option<Obstacle> {
         let (mut obstacle, links) = (None, &mut self.tx);
-        self.unflushed.retain(|&line| {
-            let Some(tx) = &mut links[index(line)] else {
+        self.unflushed.retain(|&link_id| {
+            let Some(tx) = &mut links[index(link_id)] else {
                 return false;
             };
-            let ((peer, lane), outcome) = (line, tx.flush());
+            let ((peer, lane), outcome) = (link_id, tx.flush());
             let held = match outcome {
                 Ok(true) => return false,
                 Ok(false) => Obstacle::LinkBusy { peer },
@@ -316,9 +320,9 @@ impl Wires {
             wait.be_blind();
         }
         self.mesh.arm();
-        for &line in &self.made {
-            if let Some(rx) = &mut self.rx[index(line)]
-                && !self.mesh.is_awaited(line)
+        for &link_id in &self.made {
+            if let Some(rx) = &mut self.rx[index(link_id)]
+                && !self.mesh.is_awaited(link_id)
             {
                 rx.arm(&mut wait);
             }
@@ -329,14 +333,17 @@ impl Wires {
     /// Adds to the wait the events that this look did not find.
     pub(super) fn watch(&self, wait: &mut Wait) {
         self.rx.iter().flatten().for_each(|rx| rx.watch(wait));
-        let held_back = self.unflushed.iter().map(|&line| &self.tx[index(line)]);
+        let held_back = self
+            .unflushed
+            .iter()
+            .map(|&link_id| &self.tx[index(link_id)]);
         held_back.flatten().for_each(|tx| tx.watch(wait));
     }
 
     /// Ends a wait.
     pub(super) fn disarm(&mut self) {
-        for &line in &self.made {
-            if let Some(rx) = &mut self.rx[index(line)] {
+        for &link_id in &self.made {
+            if let Some(rx) = &mut self.rx[index(link_id)] {
                 rx.disarm();
             }
         }
@@ -377,9 +384,9 @@ impl Wires {
         Obstacle::LinkBusy { peer }
     }
 
-    fn keep_flushing(&mut self, line: Line) {
-        if !self.unflushed.contains(&line) {
-            self.unflushed.push(line);
+    fn keep_flushing(&mut self, link_id: LinkId) {
+        if !self.unflushed.contains(&link_id) {
+            self.unflushed.push(link_id);
         }
     }
 

@@ -10,7 +10,7 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_transport::{LinkError, shm};
 
-use super::{Halves, Line, LinkOwner};
+use super::{Halves, LinkId, LinkOwner};
 
 /// The deliveries that have not been taken.
 #[derive(Default)]
@@ -25,9 +25,9 @@ pub(super) enum InboxEvent {
     /// A socket of a link over TCP, or why there is no stream of a link.
     Delivery(Delivered),
     /// A link through shared memory, called for by this end or the other.
-    Memory(Line, StreamEnd, Result<Box<shm::End>, LinkError>),
+    Memory(LinkId, StreamEnd, Result<Box<shm::End>, LinkError>),
     /// A thread has tried to make a link of rails.
-    Rails(Line, Outcome),
+    Rails(LinkId, Outcome),
 }
 
 /// The outcome of a dialogue about rails.
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 
 /// A stream of a link, by ranks of the communicator.
 pub(super) struct Delivered {
-    pub(super) line: Line,
+    pub(super) link_id: LinkId,
     /// Which of the link's sockets it is.
     pub(super) socket: usize,
     pub(super) stream: Result<Unshared<Socket>, Error>,

@@ -13,7 +13,7 @@ pub(crate) const SLOTS_LANE: usize = POINT_TO_POINT_LANE + 1;
 pub(crate) const LANES: usize = SLOTS_LANE + 1;
 
 /// A peer and a lane: the name of a link.
-pub(crate) type Line = (Rank, usize);
+pub(crate) type LinkId = (Rank, usize);
 
 /// The session's number for a socket of a lane, among all sockets of the link's kind and peer.
 pub(super) fn stream_number(lane: usize, socket: u32) -> u32 {
@@ -27,6 +27,6 @@ pub(super) fn lane_and_socket(number: u32) -> (usize, usize) {
 
 /// The index of a line among all.
 #[inline]
-pub(crate) fn index((peer, lane): Line) -> usize {
+pub(crate) fn index((peer, lane): LinkId) -> usize {
     peer as usize * LANES + lane
 }

@@ -13,7 +13,7 @@ use spark_ccl_log::Held;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, Geometry, shm, tcp};
 
-use super::Line;
+use super::LinkId;
 use super::interfaces::Interfaces;
 use super::link_id::stream_number;
 use super::peer_link::Carrier;
@@ -99,7 +99,7 @@ impl LinkOwner {
     /// Asks for a stream of a link.
     pub(super) fn reach(
         &self,
-        (peer, lane): Line,
+        (peer, lane): LinkId,
         kind: StreamKind,
         socket: u32,
     ) -> Result<(), Error> {
@@ -117,7 +117,7 @@ impl LinkOwner {
     /// Asks for a spare stream of a link over TCP, preferably not to the `silent` addresses.
     pub(super) fn reach_around(
         &self,
-        (peer, lane): Line,
+        (peer, lane): LinkId,
         socket: u32,
         silent: &[IpAddr],
     ) -> Result<(), Error> {

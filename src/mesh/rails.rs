@@ -10,35 +10,35 @@ use spark_ccl_transport::LinkError;
 use spark_ccl_transport::rdma::link as rdma;
 
 use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
-use super::{Line, LinkOwner};
+use super::{LinkId, LinkOwner};
 use crate::world::deadline::deadline_in;
 
 /// Makes a link over the stream, in a thread of its own.
 pub(super) fn make(
     owner: &Arc<LinkOwner>,
     inbox: &Arc<Inbox>,
-    line: Line,
+    link_id: LinkId,
     stream: Unshared<Socket>,
     push: &Push,
 ) {
     let (there, its) = (Arc::clone(owner), Arc::clone(inbox));
-    let talk = {
+    let negotiate = {
         let push = Arc::clone(push);
         move || {
-            let outcome = talk(&there, line, stream);
-            its.put(InboxEvent::Rails(line, outcome));
+            let outcome = negotiate(&there, link_id, stream);
+            its.put(InboxEvent::Rails(link_id, outcome));
             wake_engine(&there, &push);
         }
     };
-    if let Err(error) = spark_ccl_log::spawn("spark-rails", talk) {
+    if let Err(error) = spark_ccl_log::spawn("spark-rails", negotiate) {
         let text = format!("starting a thread that makes the RDMA link: {error}");
         let failed = Outcome::Failed(LinkError::Setup(text));
-        inbox.put(InboxEvent::Rails(line, failed));
+        inbox.put(InboxEvent::Rails(link_id, failed));
         wake_engine(owner, push);
     }
 }
 
-fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome {
+fn negotiate(owner: &LinkOwner, (peer, _): LinkId, stream: Unshared<Socket>) -> Outcome {
     let (settings, nics) = (owner.settings(), owner.world.nics());
     let name = owner.describe(peer);
     // A peer that is stopped for a while gets as much time as one that is late for an operation.

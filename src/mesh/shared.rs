@@ -17,7 +17,7 @@ use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::{Bell, LinkError, shm};
 
 use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
-use super::{Line, LinkOwner};
+use super::{LinkId, LinkOwner};
 
 /// The peers' bells: one each, however many links there are.
 #[derive(Default)]
@@ -31,12 +31,12 @@ impl Bells {
 
 /// Makes a link between the two ends of a stream: the connector passes its bell and the link, and
 /// the other end its bell.
-pub(super) struct Talk {
+pub(super) struct SharedNegotiation {
     pub(super) owner: Arc<LinkOwner>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) push: Push,
     pub(super) bells: Arc<Bells>,
-    pub(super) line: Line,
+    pub(super) link_id: LinkId,
     pub(super) stream: Unshared<Socket>,
     pub(super) end: StreamEnd,
     /// Until when a connector waits for the kernel to let it pass descriptors. The other end can do
@@ -54,7 +54,7 @@ pub(super) struct Progress {
     bell: Option<Arc<Bell>>,
 }
 
-impl spark_ccl_bootstrap::Negotiation for Talk {
+impl spark_ccl_bootstrap::Negotiation for SharedNegotiation {
     fn stream(&self) -> &Socket {
         &self.stream
     }
@@ -71,14 +71,14 @@ impl spark_ccl_bootstrap::Negotiation for Talk {
                 NegotiationTurn::Over
             }
             Err(error) => {
-                self.tell(Err(sharing(&self.owner, self.line.0, &error)));
+                self.tell(Err(sharing(&self.owner, self.link_id.0, &error)));
                 NegotiationTurn::Over
             }
         }
     }
 }
 
-impl Talk {
+impl SharedNegotiation {
     /// Advances the negotiation, to its end or until it has to wait.
     fn step(&mut self) -> Result<(), MemoryError> {
         let passed = self.pass();
@@ -119,7 +119,7 @@ impl Talk {
             Some(bell) => Arc::clone(bell),
             None => self
                 .bells
-                .keep(self.line.0, shm::take_bell(&self.stream, now)?),
+                .keep(self.link_id.0, shm::take_bell(&self.stream, now)?),
         };
         self.progress.bell = Some(Arc::clone(&bell));
         if let Some(chime) = &self.progress.chime {
@@ -141,8 +141,11 @@ impl Talk {
     }
 
     fn tell(&self, made: Result<shm::End, LinkError>) {
-        self.inbox
-            .put(InboxEvent::Memory(self.line, self.end, made.map(Box::new)));
+        self.inbox.put(InboxEvent::Memory(
+            self.link_id,
+            self.end,
+            made.map(Box::new),
+        ));
         wake_engine(&self.owner, &self.push);
     }
 }

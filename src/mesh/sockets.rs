@@ -9,7 +9,7 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, tcp};
 
-use super::{Halves, Line, LinkOwner};
+use super::{Halves, LinkId, LinkOwner};
 
 /// The sockets of a link, as far as they are connected.
 pub(super) struct Sockets(Vec<Option<Unshared<Socket>>>);
@@ -20,8 +20,9 @@ impl Sockets {
         Self((0..owner.sockets(peer)).map(|_| None).collect())
     }
 
-    pub(super) fn ask(&self, owner: &LinkOwner, line: Line) -> Result<(), Error> {
-        (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, StreamKind::Tcp, socket))
+    pub(super) fn ask(&self, owner: &LinkOwner, link_id: LinkId) -> Result<(), Error> {
+        (0..self.0.len() as u32)
+            .try_for_each(|socket| owner.reach(link_id, StreamKind::Tcp, socket))
     }
 
     /// Takes the socket of that number. It is closed if there is no such number: the peer expects
@@ -36,11 +37,11 @@ impl Sockets {
         self.0.iter().all(Option::is_some)
     }
 
-    pub(super) fn link(self, owner: &Arc<LinkOwner>, line: Line) -> Result<Made, LinkError> {
+    pub(super) fn link(self, owner: &Arc<LinkOwner>, link_id: LinkId) -> Result<Made, LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
-        let (route, unbound) = (route(&sockets), owner.unbound(line.0, &sockets));
+        let (route, unbound) = (route(&sockets), owner.unbound(link_id.0, &sockets));
         let (tx, rx) = tcp::link(sockets, owner.geometry())?;
-        owner.spares.open(line, &spares_of(owner, line, &tx));
+        owner.spares.open(link_id, &spares_of(owner, link_id, &tx));
         Ok(Made {
             halves: (Box::new(tx), Box::new(rx)),
             route,
@@ -50,12 +51,12 @@ impl Sockets {
 }
 
 /// Has the session find another way when a link's own have fallen silent.
-fn spares_of(owner: &Arc<LinkOwner>, line: Line, tx: &tcp::Tx) -> tcp::Entry {
+fn spares_of(owner: &Arc<LinkOwner>, link_id: LinkId, tx: &tcp::Tx) -> tcp::Entry {
     let owner = Arc::downgrade(owner);
     tx.ask_by(move |socket, silent| {
         let asked = owner
             .upgrade()
-            .map(|owner| owner.reach_around(line, socket as u32, silent));
+            .map(|owner| owner.reach_around(link_id, socket as u32, silent));
         if let Some(Err(error)) = asked {
             spark_ccl_log::info!("no other way for a link: {error}");
         }

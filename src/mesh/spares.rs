@@ -7,16 +7,16 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_log::Mutex;
 use spark_ccl_transport::tcp;
 
-use super::Line;
+use super::LinkId;
 
 /// Where the spare connections of each link go.
 #[derive(Default)]
-pub(crate) struct Spares(Mutex<HashMap<Line, Place>>);
+pub(crate) struct Spares(Mutex<HashMap<LinkId, Spare>>);
 
 /// A connection, and its number among those of its link.
 type Numbered = (usize, Unshared<Socket>);
 
-enum Place {
+enum Spare {
     /// To the link.
     Link(tcp::Entry),
     /// The peer has made its end of the link, and this rank has not.
@@ -25,9 +25,9 @@ enum Place {
 
 impl Spares {
     /// Passes a link's spare connections to it from now on.
-    pub(super) fn open(&self, line: Line, link: &tcp::Entry) {
-        let before = self.0.lock().insert(line, Place::Link(link.clone()));
-        if let Some(Place::Early(sockets)) = before {
+    pub(super) fn open(&self, link_id: LinkId, link: &tcp::Entry) {
+        let before = self.0.lock().insert(link_id, Spare::Link(link.clone()));
+        if let Some(Spare::Early(sockets)) = before {
             for numbered in sockets {
                 add(link, numbered);
             }
@@ -35,12 +35,12 @@ impl Spares {
     }
 
     /// Passes a spare connection to its link.
-    pub(super) fn put(&self, line: Line, numbered: Numbered) {
+    pub(super) fn put(&self, link_id: LinkId, numbered: Numbered) {
         let mut places = self.0.lock();
-        let early = || Place::Early(Vec::new());
-        match places.entry(line).or_insert_with(early) {
-            Place::Early(sockets) => sockets.push(numbered),
-            Place::Link(link) => {
+        let early = || Spare::Early(Vec::new());
+        match places.entry(link_id).or_insert_with(early) {
+            Spare::Early(sockets) => sockets.push(numbered),
+            Spare::Link(link) => {
                 let link = link.clone();
                 drop(places);
                 add(&link, numbered);

@@ -10,11 +10,11 @@ use super::LinkOwner;
 use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};
 use super::link_id::lane_and_socket;
 use super::rails;
-use super::shared::{Bells, Progress, Talk};
+use super::shared::{Bells, Progress, SharedNegotiation};
 use crate::world::deadline::deadline_in;
 
 /// Registers with the session, so that streams for the communicator go into the inbox.
-pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
+pub(super) fn handle_streams(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
     let session = &owner.world.session;
     let context = owner.context;
     let (owner, inbox) = (Arc::clone(owner), Arc::clone(inbox));
@@ -23,15 +23,15 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
         let mut members = owner.members.iter();
         let peer = members.position(|&member| member == delivery.peer)? as Rank;
         let (lane, socket) = lane_and_socket(delivery.stream_id.number);
-        let line = (peer, lane);
+        let link_id = (peer, lane);
         let stream = match (delivery.stream_id.kind, delivery.stream) {
             (StreamKind::SharedMemory, Ok((stream, end))) => {
-                return Some(Box::new(Talk {
+                return Some(Box::new(SharedNegotiation {
                     owner: Arc::clone(&owner),
                     inbox: Arc::clone(&inbox),
                     push: Arc::clone(&push),
                     bells: Arc::clone(&bells),
-                    line,
+                    link_id,
                     stream: stream.socket,
                     end,
                     deadline: deadline_in(owner.settings().init_timeout),
@@ -39,7 +39,7 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
                 }));
             }
             (StreamKind::Rdma, Ok((stream, _))) => {
-                rails::make(&owner, &inbox, line, stream.socket, &push);
+                rails::make(&owner, &inbox, link_id, stream.socket, &push);
                 return None;
             }
             (_, stream) => stream.map(|(stream, _)| stream.socket),
@@ -47,13 +47,13 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
         // A link itself asks again for a spare that has not come.
         if socket >= owner.sockets(peer) {
             if let Ok(stream) = stream {
-                owner.spares.put(line, (socket, stream));
+                owner.spares.put(link_id, (socket, stream));
                 wake_engine(&owner, &push);
             }
             return None;
         }
         inbox.put(InboxEvent::Delivery(Delivered {
-            line,
+            link_id,
             socket,
             stream,
         }));

@@ -7,7 +7,7 @@ use spark_ccl_transport::Bell;
 use super::*;
 use crate::api::communicator::Communicator;
 
-const LINE: Line = (1, 0);
+const LINK_ID: LinkId = (1, 0);
 /// The context of no communicator.
 const CONTEXT: u64 = 99;
 
@@ -33,18 +33,18 @@ fn a_dialogue_that_fails_late_leaves_the_link_that_is_there() {
     let ranks = Communicator::local(2).unwrap();
     let mut mesh = mesh(&ranks[0]);
     let made = mesh.own().unwrap();
-    mesh.forming.insert(LINE, Stage::Ready(made));
+    mesh.forming.insert(LINK_ID, Stage::Ready(made));
     let failed = Outcome::Failed(LinkError::Closed);
-    mesh.inbox.put(InboxEvent::Rails(LINE, failed));
-    assert!(matches!(mesh.take(LINE), Ok(Some(_))));
+    mesh.inbox.put(InboxEvent::Rails(LINK_ID, failed));
+    assert!(matches!(mesh.take(LINK_ID), Ok(Some(_))));
 }
 
 #[test]
 fn a_dialogue_that_fails_is_the_end_where_there_is_no_link() {
     let ranks = Communicator::local(2).unwrap();
     let mut mesh = mesh(&ranks[0]);
-    mesh.forming.insert(LINE, Stage::Asked);
+    mesh.forming.insert(LINK_ID, Stage::Asked);
     let failed = Outcome::Failed(LinkError::Closed);
-    mesh.inbox.put(InboxEvent::Rails(LINE, failed));
-    assert!(matches!(mesh.take(LINE), Err(LinkError::Closed)));
+    mesh.inbox.put(InboxEvent::Rails(LINK_ID, failed));
+    assert!(matches!(mesh.take(LINK_ID), Err(LinkError::Closed)));
 }

@@ -9,7 +9,7 @@ use spark_ccl_bootstrap::Cancel;
 use spark_ccl_control::Rule;
 
 use super::with_devices_unless;
-use crate::api::assembly::{Caller, communicator};
+use crate::api::assembly::{MadeBy, communicator};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::members::lineage::Wish;
@@ -204,7 +204,7 @@ impl Communicator {
             members,
             algorithms,
             lineage,
-            Caller::Program,
+            MadeBy::Program,
         )?;
         shrunk.apply_timeout(timeout);
         with_devices_unless(cancel, shrunk, deadline)

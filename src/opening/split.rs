@@ -9,7 +9,7 @@ use spark_ccl_config::AlgorithmChoice;
 use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
 use super::with_devices_unless;
-use crate::api::assembly::Caller;
+use crate::api::assembly::MadeBy;
 use crate::api::call::{Call, InPlace};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
@@ -154,7 +154,7 @@ impl Communicator {
             return Ok(None);
         }
         let algorithms = self.planner().algorithms.clone();
-        let group = self.derive(context, members, algorithms, Caller::Program)?;
+        let group = self.derive(context, members, algorithms, MadeBy::Program)?;
         self.open_part(&Cancel::new(), group).map(Some)
     }
 
@@ -176,7 +176,7 @@ impl Communicator {
     pub fn restricted(&self, algorithms: impl Into<AlgorithmChoice>) -> Result<Self, Error> {
         let choice = algorithms.into();
         self.agree_on("restricted", &choice.to_string())?;
-        let restricted = self.of_same_ranks(choice, Caller::Program)?;
+        let restricted = self.of_same_ranks(choice, MadeBy::Program)?;
         restricted.apply_timeout(self.membership().timeout()?);
         Ok(restricted)
     }
@@ -211,7 +211,7 @@ impl Communicator {
         let members = members.iter().map(|&(_, rank)| self.inner.members[rank]);
         let algorithms = self.planner().algorithms.clone();
         let context = [u64::from(colors.number), color as u64];
-        let part = self.derive(context, members.collect(), algorithms, Caller::Program)?;
+        let part = self.derive(context, members.collect(), algorithms, MadeBy::Program)?;
         self.open_part(cancel, part)
     }
 
