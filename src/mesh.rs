@@ -282,7 +282,7 @@ impl Mesh {
         Ok(made.halves)
     }
 
-    fn shared(&mut self, link_id: LinkId, end: StreamEnd, link: shm::End) -> Halves {
+    fn shared(&mut self, link_id: LinkId, end: StreamEnd, link: shm::LinkEnd) -> Halves {
         if end == StreamEnd::Connector {
             self.awaited.push((link_id, shm::Chime::of(&link)));
         }

@@ -11,7 +11,7 @@ use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, StreamId, StreamKind, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
-use spark_ccl_transport::rdma::{Memory, Registration};
+use spark_ccl_transport::rdma::{RegisteredMemory, Registration};
 use spark_ccl_types::{Element, Operation, RedOp};
 
 use super::call::{Call, Nothing};
@@ -301,8 +301,8 @@ impl Inner {
         let registry = self.registry.as_ref()?;
         let start = NonNull::new(start).filter(|_| bytes > 0)?;
         let memory = match dmabuf {
-            None => Memory::Host { start, bytes },
-            Some((fd, offset)) => Memory::DmaBuf {
+            None => RegisteredMemory::Host { start, bytes },
+            Some((fd, offset)) => RegisteredMemory::DmaBuf {
                 fd,
                 offset,
                 start,

@@ -25,7 +25,7 @@ pub(super) enum InboxEvent {
     /// A socket of a link over TCP, or why there is no stream of a link.
     Delivery(Delivered),
     /// A link through shared memory, called for by this end or the other.
-    Memory(LinkId, StreamEnd, Result<Box<shm::End>, LinkError>),
+    Memory(LinkId, StreamEnd, Result<Box<shm::LinkEnd>, LinkError>),
     /// A thread has tried to make a link of rails.
     Rails(LinkId, Outcome),
 }

@@ -140,7 +140,7 @@ impl SharedNegotiation {
         self.end == StreamEnd::Connector && Instant::now() >= self.deadline
     }
 
-    fn tell(&self, made: Result<shm::End, LinkError>) {
+    fn tell(&self, made: Result<shm::LinkEnd, LinkError>) {
         self.inbox.put(InboxEvent::Memory(
             self.link_id,
             self.end,

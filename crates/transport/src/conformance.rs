@@ -36,14 +36,14 @@ const WATCHDOG: Duration = Duration::from_secs(30);
 const QUIET: usize = 200;
 
 /// One end of a link.
-pub struct End {
+pub struct LinkEnd {
     /// Its sending half.
     pub tx: Box<dyn LinkTx>,
     /// Its receiving half.
     pub rx: Box<dyn LinkRx>,
 }
 
-impl<T: LinkTx + 'static, R: LinkRx + 'static> From<(T, R)> for End {
+impl<T: LinkTx + 'static, R: LinkRx + 'static> From<(T, R)> for LinkEnd {
     fn from((tx, rx): (T, R)) -> Self {
         Self {
             tx: Box::new(tx),
@@ -55,7 +55,7 @@ impl<T: LinkTx + 'static, R: LinkRx + 'static> From<(T, R)> for End {
 /// A transport under test.
 pub trait Harness {
     /// Two ends of a new link.
-    fn connect(&mut self, geometry: Geometry) -> (End, End);
+    fn connect(&mut self, geometry: Geometry) -> (LinkEnd, LinkEnd);
 
     /// Lets time pass; called between polls.
     fn pass_time(&mut self) {

@@ -86,10 +86,10 @@ impl Weather {
 }
 
 /// One end of a link.
-pub type End = (Tx, Rx);
+pub type LinkEnd = (Tx, Rx);
 
 /// Both ends of a link.
-pub fn pair(clock: &Clock, geometry: Geometry, weather: &Weather) -> (End, End) {
+pub fn pair(clock: &Clock, geometry: Geometry, weather: &Weather) -> (LinkEnd, LinkEnd) {
     let mut seeds = Random::new(weather.seed);
     let mut half = || Random::new(seeds.next());
     let [forth, back] = [(); 2].map(|()| Arc::new(Mutex::new(Direction::default())));

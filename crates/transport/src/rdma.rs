@@ -5,5 +5,5 @@ mod local;
 mod registry;
 
 pub use local::{LocalDevice, LocalPort, devices, library, no_device};
-pub use registry::{Keys, Memory, Registration, Registry};
+pub use registry::{Keys, RegisteredMemory, Registration, Registry};
 pub use spark_ccl_topology::rdma::*;

@@ -60,7 +60,7 @@ use crate::memory::{MemoryError, SharedMemory, recv_fd, send_fd};
 use crate::wait::Bell;
 
 /// One end of a link.
-pub type End = (Tx, Rx);
+pub type LinkEnd = (Tx, Rx);
 
 /// Payloads shorter than this are copied twice in less time than the kernel needs to find their
 /// pages.
@@ -82,7 +82,7 @@ pub fn offer(
     stream: &Socket,
     size: impl Into<Size>,
     deadline: Instant,
-) -> Result<End, MemoryError> {
+) -> Result<LinkEnd, MemoryError> {
     let layout = Layout::new(size.into())?;
     let (memory, fd) = SharedMemory::create(layout.bytes(), layout.at_once())?;
     let segment = Segment::create(memory, layout);
@@ -104,7 +104,7 @@ pub fn accept(
     stream: &Socket,
     size: impl Into<Size>,
     deadline: Instant,
-) -> Result<End, MemoryError> {
+) -> Result<LinkEnd, MemoryError> {
     let layout = Layout::new(size.into())?;
     let passed = recv_fd(stream, deadline)?;
     if passed.id != SEGMENT_ID {
@@ -156,7 +156,7 @@ pub fn take_bell(stream: &Socket, deadline: Instant) -> Result<Arc<Bell>, Memory
 ///
 /// # Errors
 /// When the size is invalid, or there is not enough memory.
-pub fn pair(size: impl Into<Size>) -> Result<(End, End), MemoryError> {
+pub fn pair(size: impl Into<Size>) -> Result<(LinkEnd, LinkEnd), MemoryError> {
     let layout = Layout::new(size.into())?;
     let (memory, _fd) = SharedMemory::create(layout.bytes(), layout.at_once())?;
     let segment = Arc::new(Segment::create(memory, layout));
@@ -167,7 +167,7 @@ pub fn pair(size: impl Into<Size>) -> Result<(End, End), MemoryError> {
 }
 
 /// The halves of the end that sends in `direction`.
-fn ends(segment: &Arc<Segment>, direction: Direction) -> End {
+fn ends(segment: &Arc<Segment>, direction: Direction) -> LinkEnd {
     let doorbell = Doorbell::new(segment, direction);
     (
         Tx::new(segment, direction, doorbell.clone()),

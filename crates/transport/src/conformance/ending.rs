@@ -1,7 +1,8 @@
 //! How a link ends, and which calls it refuses.
 
 use super::{
-    End, Harness, SMALL, commit, eventually, flush, is_misuse, pattern, receive, send, stays_empty,
+    Harness, LinkEnd, SMALL, commit, eventually, flush, is_misuse, pattern, receive, send,
+    stays_empty,
 };
 use crate::LinkError;
 
@@ -39,7 +40,7 @@ pub fn a_closed_sender_is_seen_after_draining(h: &mut dyn Harness) {
 /// A sender whose peer is gone gets an error, at the latest when the window is full.
 pub fn a_closed_peer_ends_sending(h: &mut dyn Harness) {
     let (a, b) = h.connect(SMALL);
-    let End { mut tx, rx: _rx } = a;
+    let LinkEnd { mut tx, rx: _rx } = a;
     drop(b);
     eventually(h, "an error of the sender", || {
         let reserved = match tx.reserve(100) {

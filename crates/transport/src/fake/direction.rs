@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 #[derive(Debug, Default)]
 pub(super) struct Direction {
     /// Messages in flight, with their arrival times, which never decrease.
-    pub(super) in_flight: VecDeque<(u64, Message)>,
+    pub(super) in_flight: VecDeque<(u64, FakeMessage)>,
     /// When the sender finds out about each freed slot, in order of release; never decreasing.
     pub(super) freed: VecDeque<u64>,
     /// When the receiver finds out that the sender has closed.
@@ -16,20 +16,20 @@ pub(super) struct Direction {
 }
 
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct FakeMessage {
     pub(super) tag: u64,
     pub(super) payload: Vec<u8>,
 }
 
 impl Direction {
     /// Sends a message that arrives at `due`, but not before the previous one.
-    pub(super) fn send(&mut self, due: u64, message: Message) {
+    pub(super) fn send(&mut self, due: u64, message: FakeMessage) {
         let due = due.max(self.in_flight.back().map_or(0, |last| last.0));
         self.in_flight.push_back((due, message));
     }
 
     /// The next message, if it has arrived by `now`.
-    pub(super) fn arrived(&mut self, now: u64) -> Option<Message> {
+    pub(super) fn arrived(&mut self, now: u64) -> Option<FakeMessage> {
         if self.in_flight.front()?.0 > now {
             return None;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spark_ccl_log::Mutex;
 
-use super::direction::{Direction, Message};
+use super::direction::{Direction, FakeMessage};
 use super::random::Random;
 use super::{Clock, Weather};
 use crate::{Arrival, LinkError, LinkRx};
@@ -17,7 +17,7 @@ pub struct Rx {
     random: Random,
     direction: Arc<Mutex<Direction>>,
     /// The message last peeked.
-    held: Option<Message>,
+    held: Option<FakeMessage>,
 }
 
 impl Rx {
@@ -37,7 +37,7 @@ impl Rx {
     }
 
     /// Takes the next message out of the link.
-    fn next(&mut self) -> Result<Option<Message>, LinkError> {
+    fn next(&mut self) -> Result<Option<FakeMessage>, LinkError> {
         let now = self.clock.now();
         // What arrived before the break can still be read; nothing arrives after it.
         let broken = self.weather.breaks_at.is_some_and(|at| at <= now);

@@ -13,7 +13,7 @@ struct Fake {
 }
 
 impl Harness for Fake {
-    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::LinkEnd, conformance::LinkEnd) {
         self.weather.seed += 1;
         let (here, there) = pair(&self.clock, geometry, &self.weather);
         (here.into(), there.into())

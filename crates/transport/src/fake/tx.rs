@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spark_ccl_log::Mutex;
 
-use super::direction::{Direction, Message};
+use super::direction::{Direction, FakeMessage};
 use super::random::Random;
 use super::{Clock, Weather};
 use crate::{Geometry, LinkError, LinkTx};
@@ -21,7 +21,7 @@ pub struct Tx {
     credits: usize,
     lent: Option<Vec<u8>>,
     /// Messages that were committed but not flushed completely.
-    held_back: VecDeque<Message>,
+    held_back: VecDeque<FakeMessage>,
     /// How many bytes of the first of them have been flushed.
     left: usize,
 }
@@ -114,7 +114,7 @@ impl LinkTx for Tx {
                 ))
             })?;
         self.check_open()?;
-        self.held_back.push_back(Message { tag, payload });
+        self.held_back.push_back(FakeMessage { tag, payload });
         Ok(())
     }
 

@@ -44,7 +44,7 @@ pub struct Keys {
 
 /// Memory to register.
 #[derive(Debug, Clone, Copy)]
-pub enum Memory<'a> {
+pub enum RegisteredMemory<'a> {
     /// Memory of this process.
     Host {
         /// Its first byte.
@@ -100,7 +100,10 @@ impl Registry {
     ///
     /// # Errors
     /// When a device cannot register it; then it is registered with none.
-    pub unsafe fn register(self: &Arc<Self>, memory: Memory<'_>) -> Result<Registration, Error> {
+    pub unsafe fn register(
+        self: &Arc<Self>,
+        memory: RegisteredMemory<'_>,
+    ) -> Result<Registration, Error> {
         let regions = self.domains.iter();
         // SAFETY: the memory stays mapped while it is registered, and memory that a link lends or
         // borrows is left alone, or until the link is withdrawn: this function requires that.
@@ -142,7 +145,7 @@ impl Registry {
     }
 }
 
-impl Memory<'_> {
+impl RegisteredMemory<'_> {
     /// # Safety
     /// The memory, or that of the dma-buf, stays mapped as long as the region exists.
     unsafe fn register(&self, domain: &ProtectionDomain) -> Result<MemoryRegion, Error> {

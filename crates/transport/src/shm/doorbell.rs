@@ -75,7 +75,7 @@ pub struct Chime(Doorbell);
 
 impl Chime {
     /// The chime of this end.
-    pub fn of(end: &super::End) -> Self {
+    pub fn of(end: &super::LinkEnd) -> Self {
         Self(end.0.doorbell.clone())
     }
 

@@ -29,7 +29,7 @@ fn streams() -> (Socket, Socket) {
 struct WithinProcess;
 
 impl Harness for WithinProcess {
-    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::LinkEnd, conformance::LinkEnd) {
         let (here, there) = pair(geometry).unwrap();
         (here.into(), there.into())
     }
@@ -42,7 +42,7 @@ impl Harness for WithinProcess {
 struct Passed;
 
 impl Harness for Passed {
-    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::LinkEnd, conformance::LinkEnd) {
         let (here, there) = streams();
         let offered = offer(&here, geometry, soon()).unwrap();
         let accepted = accept(&there, geometry, soon()).unwrap();

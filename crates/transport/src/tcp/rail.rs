@@ -25,7 +25,7 @@ pub(super) static SAID: PerProcess<Mutex<BTreeSet<String>>> = PerProcess::new();
 /// A connection, and the way that it takes.
 pub(super) struct Rail {
     pub(super) stream: Arc<dyn Stream>,
-    pub(super) way: Way,
+    pub(super) route: ConnectionRoute,
     silent_since: Option<Instant>,
     /// Why the kernel has given the connection up.
     pub(super) lost: Option<Errno>,
@@ -37,7 +37,7 @@ pub(super) struct Rail {
 
 /// Where a connection leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct ConnectionRoute {
     /// The interface, once it was looked up.
     pub(super) interface: Option<String>,
     pub(super) own: SocketAddr,
@@ -80,7 +80,7 @@ pub(super) fn in_use(rails: &[Rail]) -> impl Iterator<Item = &Rail> {
 /// What carries a link's data while a rail of it is silent, in words.
 fn goes_on(all: &[Rail]) -> String {
     let others = in_use(all).filter(|rail| rail.carries());
-    let others: BTreeSet<_> = others.map(|rail| rail.way.to_string()).collect();
+    let others: BTreeSet<_> = others.map(|rail| rail.route.to_string()).collect();
     if others.is_empty() {
         return "no other rail carries its data".to_owned();
     }
@@ -98,9 +98,9 @@ pub(super) fn announce(rails: &mut [Rail]) {
     let needs_them = !homes_carry(rails);
     for rail in rails.iter_mut().filter(|rail| rail.is_new) {
         rail.is_new = false;
-        let name = rail.way.to_string();
+        let name = rail.route.to_string();
         // They may be back by now.
-        if needs_them && rail.carries() && SAID.get().lock().insert(rail.way.as_carrier()) {
+        if needs_them && rail.carries() && SAID.get().lock().insert(rail.route.as_carrier()) {
             spark_ccl_log::remark(&format!(
                 "data go over {name} from now on, since nothing comes back over {silent}"
             ));
@@ -117,7 +117,7 @@ impl Rail {
         let interface = None;
         Some(Self {
             stream: Arc::clone(stream),
-            way: Way {
+            route: ConnectionRoute {
                 interface,
                 own,
                 peer,
@@ -162,7 +162,7 @@ impl Rail {
 
     pub(super) fn as_silent(&self) -> Option<SilentRail> {
         Some(SilentRail {
-            name: self.way.to_string(),
+            name: self.route.to_string(),
             silence: self.silent_since?.elapsed(),
         })
     }
@@ -176,13 +176,13 @@ impl Rail {
 
     /// What people are to be told that is not `said`.
     fn news(&self, heard: Heard, all: &[Self], said: &mut BTreeSet<String>) -> Option<String> {
-        let name = self.way.to_string();
+        let name = self.route.to_string();
         match heard {
             Heard::Nothing(silence) => said.insert(name.clone()).then(|| {
                 format!(
                     "nothing has come back over {name}{} for {silence:.1?}, {}: check its cable, \
                      ports, interfaces and addresses, here and at the peer",
-                    self.way.state(),
+                    self.route.state(),
                     goes_on(all)
                 )
             }),
@@ -191,7 +191,7 @@ impl Rail {
                 .then(|| format!("{name} answers again, after {silence:.1?}")),
             Heard::Lost(error) => {
                 let mut silent = all.iter().filter(|one| one.is_silent() == Ok(true));
-                if silent.all(|one| one.way.differs(&self.way)) {
+                if silent.all(|one| one.route.differs(&self.route)) {
                     // The next one by that way may fall silent, too.
                     said.remove(&name);
                 }
@@ -202,13 +202,13 @@ impl Rail {
                     let goes_on = goes_on(all);
                     format!("a connection over {name} is lost ({error}), {goes_on}")
                 };
-                (is_news && said.insert(self.way.as_lost())).then(text)
+                (is_news && said.insert(self.route.as_lost())).then(text)
             }
         }
     }
 }
 
-impl Way {
+impl ConnectionRoute {
     /// Whether it joins other addresses.
     pub(super) fn differs(&self, other: &Self) -> bool {
         [self.own.ip(), self.peer.ip()] != [other.own.ip(), other.peer.ip()]
@@ -248,7 +248,7 @@ impl Way {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for ConnectionRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             interface,
@@ -274,7 +274,7 @@ mod tests {
         let address = |host| SocketAddr::from(([192, 0, 2, host], 0));
         Rail {
             stream: Arc::new(Connection::new(Unshared::new(socket.into()))),
-            way: Way {
+            route: ConnectionRoute {
                 interface: Some("eth0".to_owned()),
                 own: address(1),
                 peer: address(host),

@@ -11,7 +11,7 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_log::Mutex;
 
 use super::outbox::Outbox;
-use super::rail::{Rail, SAID, Way, announce, homes_carry, in_use};
+use super::rail::{ConnectionRoute, Rail, SAID, announce, homes_carry, in_use};
 use super::spares::{MOST, Spares};
 use super::stream::Stream;
 use crate::upkeep::{self, Upkeep};
@@ -43,7 +43,7 @@ struct Rails {
     /// In the order of the outbox's sockets; none if no cable can be pulled.
     all: Vec<Rail>,
     /// The ways of spare ones that were lost, since one of the beginning has carried last.
-    lost: Vec<Way>,
+    lost: Vec<ConnectionRoute>,
 }
 
 impl Rails {
@@ -58,13 +58,13 @@ impl Rails {
 
     /// Asks the kernel, and tells people what has changed.
     fn listen(&mut self) {
-        if self.all.iter().any(|rail| rail.way.interface.is_none()) {
+        if self.all.iter().any(|rail| rail.route.interface.is_none()) {
             let interfaces = netif::all().unwrap_or_default();
-            let unnamed = |rail: &&mut Rail| rail.way.interface.is_none();
+            let unnamed = |rail: &&mut Rail| rail.route.interface.is_none();
             for rail in self.all.iter_mut().filter(unnamed) {
-                rail.way.name(&interfaces);
+                rail.route.name(&interfaces);
                 // It was made after that loss.
-                SAID.get().lock().remove(&rail.way.as_lost());
+                SAID.get().lock().remove(&rail.route.as_lost());
             }
         }
         let heard: Vec<_> = self.all.iter_mut().map(Rail::listen).collect();
@@ -78,8 +78,8 @@ impl Rails {
             // It is news when the spare ones carry again.
             let mut said = SAID.get().lock();
             let spares = self.all.iter().filter(|rail| rail.is_spare);
-            for way in spares.map(|rail| &rail.way).chain(&self.lost) {
-                said.remove(&way.as_carrier());
+            for route in spares.map(|rail| &rail.route).chain(&self.lost) {
+                said.remove(&route.as_carrier());
             }
             self.lost.clear();
         }
@@ -87,9 +87,9 @@ impl Rails {
 
     /// Removes a spare one that is lost.
     fn remove(&mut self, number: usize) {
-        let way = self.all.remove(number).way;
-        if self.lost.iter().all(|one| one.differs(&way)) {
-            self.lost.push(way);
+        let route = self.all.remove(number).route;
+        if self.lost.iter().all(|one| one.differs(&route)) {
+            self.lost.push(route);
         }
     }
 
@@ -100,8 +100,8 @@ impl Rails {
         all.sort_by_key(|rail| rail.lost != Some(Errno::CONNRESET));
         self.lost
             .iter()
-            .chain(all.into_iter().map(|rail| &rail.way))
-            .map(|way| way.peer.ip())
+            .chain(all.into_iter().map(|rail| &rail.route))
+            .map(|route| route.peer.ip())
             .collect()
     }
 }
@@ -132,7 +132,8 @@ impl Link {
             return;
         }
         stream.keep_asking();
-        let alike = |one: &&Rail| one.is_spare && one.lost.is_none() && !one.way.differs(&rail.way);
+        let alike =
+            |one: &&Rail| one.is_spare && one.lost.is_none() && !one.route.differs(&rail.route);
         let alike = rails.all.iter().filter(alike).count();
         if alike >= MOST {
             // The peer, which may know of fewer, may have sent by it.
@@ -140,7 +141,7 @@ impl Link {
             return self.spares.add(number, stream, Instant::now());
         }
         if alike + 1 == MOST {
-            let [own, peer] = [rail.way.own.ip(), rail.way.peer.ip()];
+            let [own, peer] = [rail.route.own.ip(), rail.route.peer.ip()];
             spark_ccl_log::warn!(
                 "a link over TCP has got {MOST} connections from {own} to {peer}, one after the \
                  other, since nothing came back over those before, and takes no more by that way"

@@ -18,7 +18,7 @@ use spark_ccl_fork::Unshared;
 use spark_ccl_testing::{Need, has};
 
 use super::{HEADER_BYTES, Header, Rx, Tx, link};
-use crate::conformance::{self, End, Harness};
+use crate::conformance::{self, Harness, LinkEnd};
 use crate::{Direct, Geometry, LinkError, LinkRx, LinkTx};
 
 const WATCHDOG: Duration = Duration::from_secs(30);
@@ -65,7 +65,7 @@ struct Loopback {
 }
 
 impl Harness for Loopback {
-    fn connect(&mut self, geometry: Geometry) -> (End, End) {
+    fn connect(&mut self, geometry: Geometry) -> (LinkEnd, LinkEnd) {
         let (here, there) = over_tcp(geometry, self.sockets, self.host);
         (here.into(), there.into())
     }
@@ -100,7 +100,7 @@ fn conforms_over_ipv6() {
 struct UnixPairs;
 
 impl Harness for UnixPairs {
-    fn connect(&mut self, geometry: Geometry) -> (End, End) {
+    fn connect(&mut self, geometry: Geometry) -> (LinkEnd, LinkEnd) {
         let (here, there) = ends(geometry, 2, || {
             let (here, there) = UnixStream::pair().unwrap();
             (here.into(), there.into())

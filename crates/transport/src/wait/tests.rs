@@ -96,7 +96,7 @@ fn over_memory() -> (End, End) {
         let bell = shm::take_bell(stream, soon()).unwrap();
         shm::Chime::of(end).set(&bell);
     }
-    let end = |(tx, rx): shm::End, bell| End {
+    let end = |(tx, rx): shm::LinkEnd, bell| End {
         tx: Box::new(tx),
         rx: Box::new(rx),
         bell,

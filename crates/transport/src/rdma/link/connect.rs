@@ -13,7 +13,7 @@ use spark_ccl_verbs::{Access, PollRoom};
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::control::Control;
 use super::core::Core;
-use super::offer::{MOST_PAIRS, NoLink, Offer, Talk, Wait};
+use super::offer::{MOST_PAIRS, Negotiation, NoLink, Offer, Wait};
 use super::plan::Plan;
 use super::rail::Rail;
 use super::slots::Slots;
@@ -42,12 +42,12 @@ pub fn connect(
     first: bool,
     wait: Wait<'_>,
 ) -> Result<(Tx, Rx, Vec<String>), NoLink> {
-    let talk = Talk {
+    let negotiation = Negotiation {
         stream: &stream,
         wait,
     };
     let mut own = nics.descriptions().to_vec();
-    let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
+    let theirs = decode(&negotiation.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
     tried.truncate(MOST_CANDIDATES.min(MOST_PAIRS / settings.qps_per_connection));
     let setup = Setup {
@@ -57,9 +57,9 @@ pub fn connect(
         theirs: &theirs,
         first,
     };
-    let (mut made, peer) = setup.offer(&talk, &tried)?;
+    let (mut made, peer) = setup.offer(&negotiation, &tried)?;
     let rails = connect_all(&mut made, &peer);
-    let mut rails = agree(&talk, rails)?;
+    let mut rails = agree(&negotiation, rails)?;
     let is_certain = tried.iter().any(|candidate| candidate.certain);
     let probe = if is_certain { PROBE_CERTAIN } else { PROBE };
     let wait = Wait {
@@ -67,7 +67,7 @@ pub fn connect(
         ..wait
     };
     let heard = greet(&mut rails, &made.outgoing, wait);
-    let rails = agree(&talk, keep(rails, &heard))?;
+    let rails = agree(&negotiation, keep(rails, &heard))?;
     let (rails, names) = chosen(&tried, rails, settings.qps_per_connection)?;
     let control = Control::new(stream, rails.len(), geometry)?;
     let registry = Arc::clone(nics.registry());
@@ -95,13 +95,17 @@ struct Made {
 
 impl Setup<'_> {
     /// Makes queue pairs and slots, and exchanges offers with the peer.
-    fn offer(&self, talk: &Talk<'_>, tried: &[Candidate]) -> Result<(Made, Offer), NoLink> {
+    fn offer(
+        &self,
+        negotiation: &Negotiation<'_>,
+        tried: &[Candidate],
+    ) -> Result<(Made, Offer), NoLink> {
         let made = self.make(tried).map_err(|error| error.to_string());
         let (made, offer) = match made {
             Ok((made, offer)) => (Some(made), Ok(offer)),
             Err(problem) => (None, Err(problem)),
         };
-        let (_, peer) = talk.exchange(offer)?;
+        let (_, peer) = negotiation.exchange(offer)?;
         match made {
             Some(made) if made.pairs.len() == peer.ends.len() => Ok((made, peer)),
             _ => Err(NoLink::Answer("with another number of rails".to_owned())),
@@ -165,9 +169,12 @@ fn connect_all(made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
 }
 
 /// The rails that both ranks have.
-fn agree(talk: &Talk<'_>, rails: Vec<Option<Rail>>) -> Result<Vec<Option<Rail>>, NoLink> {
+fn agree(
+    negotiation: &Negotiation<'_>,
+    rails: Vec<Option<Rail>>,
+) -> Result<Vec<Option<Rail>>, NoLink> {
     let own: Vec<bool> = rails.iter().map(Option::is_some).collect();
-    let (_, peer) = talk.exchange(Ok(own))?;
+    let (_, peer) = negotiation.exchange(Ok(own))?;
     if rails.len() != peer.len() {
         return Err(NoLink::Answer("for another number of rails".to_owned()));
     }

@@ -9,7 +9,7 @@ use rustix::net::{SendFlags, send};
 use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
-use super::message::Message;
+use super::message::ControlMessage;
 use crate::{Geometry, LinkError};
 
 /// How long the peer's host may leave data unacknowledged before TCP counts it as unreachable.
@@ -49,7 +49,7 @@ impl Control {
         })
     }
 
-    pub(super) fn say(&mut self, message: &Message) {
+    pub(super) fn say(&mut self, message: &ControlMessage) {
         self.unsent.extend(message.encode());
         self.flush();
     }
@@ -77,16 +77,16 @@ impl Control {
     }
 
     /// The peer's next message, if there is one.
-    pub(super) fn hear(&mut self) -> Result<Option<Message>, LinkError> {
+    pub(super) fn hear(&mut self) -> Result<Option<ControlMessage>, LinkError> {
         if !self.read(1) {
             return Ok(None);
         }
-        let len = Message::len(self.heard[0], self.geometry).ok_or_else(no_sense)?;
+        let len = ControlMessage::len(self.heard[0], self.geometry).ok_or_else(no_sense)?;
         if !self.read(len) {
             return Ok(None);
         }
         let bytes = std::mem::take(&mut self.heard);
-        let message = Message::decode(&bytes, self.rails, self.geometry);
+        let message = ControlMessage::decode(&bytes, self.rails, self.geometry);
         message.map(Some).ok_or_else(no_sense)
     }
 

@@ -294,7 +294,7 @@ impl Core {
         self.looks += if has_found { 1 } else { IDLE };
         if self.looks >= LISTEN_AFTER || self.is_failing_over() || self.is_return_due() {
             self.looks = 0;
-            self.attend();
+            self.look_after();
             self.probe();
         }
         self.acknowledge();

@@ -2,9 +2,9 @@
 
 use super::immediate::Immediate;
 use super::lent::Lent;
-use super::message::Message;
-use super::offer::{End, Offer, Talk, Wait};
-use super::report::{Progress, Report};
+use super::message::ControlMessage;
+use super::offer::{End, Negotiation, Offer, Wait};
+use super::report::{ArrivalReport, Progress};
 use crate::Geometry;
 use crate::fuzz::input::{heard, soon};
 
@@ -24,13 +24,13 @@ const END: End = End {
 pub(crate) fn messages(bytes: &[u8]) {
     let Some(len) = bytes
         .first()
-        .and_then(|first| Message::len(*first, GEOMETRY))
+        .and_then(|first| ControlMessage::len(*first, GEOMETRY))
     else {
         return;
     };
     if let Some(message) = bytes
         .get(..len)
-        .and_then(|bytes| Message::decode(bytes, RAILS, GEOMETRY))
+        .and_then(|bytes| ControlMessage::decode(bytes, RAILS, GEOMETRY))
     {
         assert_eq!(message.encode(), &bytes[..len]);
     }
@@ -42,11 +42,11 @@ pub(crate) fn some_messages() -> Vec<Vec<u8>> {
         read: 7,
         arrived: vec![true, false, true, false],
     };
-    let report = Report { rail: 1, progress };
+    let report = ArrivalReport { rail: 1, progress };
     let all = [
-        Message::Report(report),
-        Message::Offer { rail: 1, end: END },
-        Message::Verdict {
+        ControlMessage::ArrivalReport(report),
+        ControlMessage::Offer { rail: 1, end: END },
+        ControlMessage::TrialResult {
             rail: 0,
             works: true,
         },
@@ -99,11 +99,11 @@ pub(crate) fn offers(bytes: &[u8]) {
         deadline: soon(),
         go_on: &|| true,
     };
-    let talk = Talk {
+    let negotiation = Negotiation {
         stream: &stream,
         wait,
     };
-    let _ = talk.exchange(Ok(an_offer()));
+    let _ = negotiation.exchange(Ok(an_offer()));
 }
 
 pub(crate) fn some_offers() -> Vec<Vec<u8>> {

@@ -1,35 +1,35 @@
 //! The control messages about rails that fail and return.
 
 use super::offer::End;
-use super::report::Report;
+use super::report::ArrivalReport;
 use crate::Geometry;
 
 const REPORT: u8 = 0;
 const OFFER: u8 = 1;
-const VERDICT: u8 = 2;
+const TRIAL_RESULT: u8 = 2;
 
 /// Numbers of queue pairs and packets have 24 bits.
 const NUMBERS: u32 = 1 << 24;
 
 /// A control message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum ControlMessage {
     /// A rail has failed.
-    Report(Report),
+    ArrivalReport(ArrivalReport),
     /// A queue pair with which a rail may return. The first end offers one, and the other end
     /// answers with its own.
     Offer { rail: usize, end: End },
     /// Whether this end has found the rail to work again. Each end sends it once per try.
-    Verdict { rail: usize, works: bool },
+    TrialResult { rail: usize, works: bool },
 }
 
-impl Message {
+impl ControlMessage {
     /// The size of every message that starts with this byte, for a link of this geometry.
     pub(super) fn len(first: u8, geometry: Geometry) -> Option<usize> {
         let rest = match first {
-            REPORT => Report::len(geometry),
+            REPORT => ArrivalReport::len(geometry),
             OFFER => 4 + 12 + 1,
-            VERDICT => 4 + 1,
+            TRIAL_RESULT => 4 + 1,
             _ => return None,
         };
         Some(1 + rest)
@@ -37,7 +37,7 @@ impl Message {
 
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Report(report) => [&[REPORT][..], &report.encode()].concat(),
+            Self::ArrivalReport(report) => [&[REPORT][..], &report.encode()].concat(),
             Self::Offer { rail, end } => {
                 let End {
                     qp_num,
@@ -48,9 +48,9 @@ impl Message {
                 let numbers = [*rail as u32, qp_num, psn, rkey].map(u32::to_le_bytes);
                 [&[OFFER][..], numbers.as_flattened(), &[reads]].concat()
             }
-            Self::Verdict { rail, works } => {
+            Self::TrialResult { rail, works } => {
                 let rail = (*rail as u32).to_le_bytes();
-                [&[VERDICT][..], &rail, &[u8::from(*works)]].concat()
+                [&[TRIAL_RESULT][..], &rail, &[u8::from(*works)]].concat()
             }
         }
     }
@@ -62,12 +62,12 @@ impl Message {
             return None;
         }
         if first == REPORT {
-            return Report::decode(body, rails, geometry).map(Self::Report);
+            return ArrivalReport::decode(body, rails, geometry).map(Self::ArrivalReport);
         }
         let (rail, rest) = body.split_first_chunk()?;
         let rail = u32::from_le_bytes(*rail) as usize;
         let message = match *rest {
-            [works @ (0 | 1)] => Self::Verdict {
+            [works @ (0 | 1)] => Self::TrialResult {
                 rail,
                 works: works == 1,
             },

@@ -92,12 +92,12 @@ pub struct Wait<'a> {
 }
 
 /// The stream to the peer while a link is set up.
-pub(super) struct Talk<'a> {
+pub(super) struct Negotiation<'a> {
     pub(super) stream: &'a Socket,
     pub(super) wait: Wait<'a>,
 }
 
-impl Talk<'_> {
+impl Negotiation<'_> {
     /// Sends this rank's value, or why it has none, and receives the peer's. An error if either has
     /// none.
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(

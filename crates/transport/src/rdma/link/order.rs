@@ -1,7 +1,7 @@
 //! The accounts of a link: which messages are in flight in each direction. Independent of devices.
 
 use super::immediate::{Immediate, distance};
-use super::report::{Progress, Report};
+use super::report::{ArrivalReport, Progress};
 use super::slots::HEADER_BYTES;
 use crate::{Geometry, LinkError};
 
@@ -179,7 +179,7 @@ impl Order {
     /// and returns the messages that the rail has not delivered.
     pub(super) fn note_report(
         &mut self,
-        report: &Report,
+        report: &ArrivalReport,
         mut returned: impl FnMut(Load),
     ) -> Result<Vec<Missed>, LinkError> {
         self.silent[report.rail] = true;

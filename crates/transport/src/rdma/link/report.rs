@@ -4,7 +4,7 @@ use crate::Geometry;
 
 /// A rail has failed at the sender of this report, which accepts nothing more over it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Report {
+pub(super) struct ArrivalReport {
     pub(super) rail: usize,
     /// What was sent and what has arrived, over any rail.
     pub(super) progress: Progress,
@@ -21,7 +21,7 @@ pub(super) struct Progress {
     pub(super) arrived: Vec<bool>,
 }
 
-impl Report {
+impl ArrivalReport {
     /// The size of a report for a link of this geometry.
     pub(super) fn len(geometry: Geometry) -> usize {
         4 + 16 + geometry.slots.div_ceil(8)

@@ -96,7 +96,7 @@ fn connected(sides: &[Side; 2], geometry: Geometry) -> [Connected; 2] {
 struct OverRails([Side; 2]);
 
 impl Harness for OverRails {
-    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::LinkEnd, conformance::LinkEnd) {
         let [first, second] = connected(&self.0, geometry);
         let (tx, rx, _) = first.unwrap();
         let (other_tx, other_rx, _) = second.unwrap();

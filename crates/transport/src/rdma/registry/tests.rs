@@ -16,8 +16,8 @@ fn registry(domains: usize) -> Arc<Registry> {
     Arc::new(Registry::new(domains.collect()))
 }
 
-fn host(memory: &mut [u8]) -> Memory<'static> {
-    Memory::Host {
+fn host(memory: &mut [u8]) -> RegisteredMemory<'static> {
+    RegisteredMemory::Host {
         start: NonNull::from(&mut *memory).cast(),
         bytes: memory.len(),
     }
@@ -71,7 +71,7 @@ fn a_dmabuf_is_known_by_the_addresses_of_its_mapping() {
     let registry = registry(1);
     let file = std::fs::File::open("/dev/null").unwrap();
     let start = NonNull::new(0x7000_0010 as *mut u8).unwrap();
-    let memory = Memory::DmaBuf {
+    let memory = RegisteredMemory::DmaBuf {
         fd: file.as_fd(),
         offset: 0x3_0010,
         start,

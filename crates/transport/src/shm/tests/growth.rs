@@ -14,7 +14,7 @@ const LARGE: Geometry = Geometry {
 };
 
 /// A link, and the file of its memory.
-fn link(size: impl Into<Size> + Copy) -> (End, End, OwnedFd) {
+fn link(size: impl Into<Size> + Copy) -> (LinkEnd, LinkEnd, OwnedFd) {
     let (here, there) = streams();
     let near = offer(&here, size, soon()).unwrap();
     let passed = recv_fd(&there, soon()).unwrap();

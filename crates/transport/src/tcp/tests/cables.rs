@@ -56,14 +56,14 @@ struct Cables {
 }
 
 impl Harness for Cables {
-    fn connect(&mut self, geometry: Geometry) -> (End, End) {
+    fn connect(&mut self, geometry: Geometry) -> (LinkEnd, LinkEnd) {
         self.links.clear();
         let ends = sides(geometry, 2).map(|side| {
             if let Some(passes) = self.pulled_after {
                 side.cables[0].pull(passes);
             }
             self.links.push(Arc::downgrade(&side.link));
-            End::from((side.tx, side.rx))
+            LinkEnd::from((side.tx, side.rx))
         });
         ends.into()
     }

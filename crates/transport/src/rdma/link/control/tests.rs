@@ -5,7 +5,7 @@ use socket2::{Domain, Type};
 
 use super::*;
 use crate::rdma::link::offer::End;
-use crate::rdma::link::report::{Progress, Report};
+use crate::rdma::link::report::{ArrivalReport, Progress};
 
 const RAILS: usize = 3;
 
@@ -37,15 +37,16 @@ prop_compose! {
     }
 }
 
-fn messages() -> impl Strategy<Value = (Geometry, Message)> {
+fn messages() -> impl Strategy<Value = (Geometry, ControlMessage)> {
     geometries().prop_flat_map(|geometry| {
         let progress = progress(geometry.slots);
-        let report = (0..RAILS, progress)
-            .prop_map(|(rail, progress)| Message::Report(Report { rail, progress }));
-        let offer = (0..RAILS, ends()).prop_map(|(rail, end)| Message::Offer { rail, end });
-        let verdict =
-            (0..RAILS, any::<bool>()).prop_map(|(rail, works)| Message::Verdict { rail, works });
-        (Just(geometry), prop_oneof![report, offer, verdict])
+        let report = (0..RAILS, progress).prop_map(|(rail, progress)| {
+            ControlMessage::ArrivalReport(ArrivalReport { rail, progress })
+        });
+        let offer = (0..RAILS, ends()).prop_map(|(rail, end)| ControlMessage::Offer { rail, end });
+        let trial_result = (0..RAILS, any::<bool>())
+            .prop_map(|(rail, works)| ControlMessage::TrialResult { rail, works });
+        (Just(geometry), prop_oneof![report, offer, trial_result])
     })
 }
 
@@ -74,11 +75,11 @@ proptest! {
     fn what_is_amiss_is_refused((geometry, message) in messages(), byte: u8) {
         let bytes = message.encode();
         for len in 0..bytes.len() {
-            prop_assert_eq!(Message::decode(&bytes[..len], RAILS, geometry), None);
+            prop_assert_eq!(ControlMessage::decode(&bytes[..len], RAILS, geometry), None);
         }
         let longer = [&bytes[..], &[byte]].concat();
-        prop_assert_eq!(Message::decode(&longer, RAILS, geometry), None);
-        prop_assert_eq!(Message::decode(&bytes, rail(&message), geometry), None);
+        prop_assert_eq!(ControlMessage::decode(&longer, RAILS, geometry), None);
+        prop_assert_eq!(ControlMessage::decode(&bytes, rail(&message), geometry), None);
     }
 
     #[test]
@@ -90,8 +91,8 @@ proptest! {
     ) {
         bytes[0] = kind;
         bytes[1..5].copy_from_slice(&rail.to_le_bytes());
-        bytes.truncate(Message::len(kind, geometry).unwrap_or(usize::MAX));
-        if let Some(message) = Message::decode(&bytes, RAILS, geometry) {
+        bytes.truncate(ControlMessage::len(kind, geometry).unwrap_or(usize::MAX));
+        if let Some(message) = ControlMessage::decode(&bytes, RAILS, geometry) {
             prop_assert_eq!(message.encode(), bytes);
         }
     }
@@ -114,7 +115,7 @@ fn nothing_is_held_back_for_a_peer_that_is_gone() {
         slots: 1,
     };
     let mut control = Control::new(Unshared::new(here), RAILS, geometry).unwrap();
-    let message = Message::Verdict {
+    let message = ControlMessage::TrialResult {
         rail: 0,
         works: true,
     };
@@ -147,17 +148,17 @@ fn numbers_of_more_than_24_bits_are_refused() {
             rkey: u32::MAX,
             reads: u8::MAX,
         };
-        let bytes = Message::Offer { rail: 0, end }.encode();
+        let bytes = ControlMessage::Offer { rail: 0, end }.encode();
         assert_eq!(
-            Message::decode(&bytes, RAILS, geometry).is_some(),
+            ControlMessage::decode(&bytes, RAILS, geometry).is_some(),
             is_possible
         );
     }
 }
 
-fn rail(message: &Message) -> usize {
+fn rail(message: &ControlMessage) -> usize {
     match message {
-        Message::Report(report) => report.rail,
-        Message::Offer { rail, .. } | Message::Verdict { rail, .. } => *rail,
+        ControlMessage::ArrivalReport(report) => report.rail,
+        ControlMessage::Offer { rail, .. } | ControlMessage::TrialResult { rail, .. } => *rail,
     }
 }

@@ -9,7 +9,7 @@ use spark_ccl_verbs::PollRoom;
 use super::job::{Job, discard};
 use crate::LinkError;
 use crate::rdma::link::control::Control;
-use crate::rdma::link::message::Message;
+use crate::rdma::link::message::ControlMessage;
 use crate::rdma::link::offer::End;
 use crate::rdma::link::plan::Plan;
 use crate::rdma::link::rail::{LOOKS, Rail, Silence};
@@ -139,7 +139,7 @@ impl Try {
     }
 
     /// Takes the peer's verdict on whether the rail works.
-    pub(super) fn hear_verdict(&mut self, works: bool) -> Result<(), LinkError> {
+    pub(super) fn hear_trial_result(&mut self, works: bool) -> Result<(), LinkError> {
         if self.heard.replace(works).is_some() {
             return Err(LinkError::Protocol(
                 "the peer says twice whether a rail carries".to_owned(),
@@ -178,7 +178,9 @@ impl Try {
     fn say(&mut self, works: bool, environment: &mut Environment<'_>) {
         self.said = Some(works);
         let rail = environment.rail;
-        environment.control.say(&Message::Verdict { rail, works });
+        environment
+            .control
+            .say(&ControlMessage::TrialResult { rail, works });
     }
 }
 
@@ -282,6 +284,6 @@ impl Try {
 impl Environment<'_> {
     fn offer(&mut self, end: End) {
         let rail = self.rail;
-        self.control.say(&Message::Offer { rail, end });
+        self.control.say(&ControlMessage::Offer { rail, end });
     }
 }

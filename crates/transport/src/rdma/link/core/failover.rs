@@ -12,11 +12,11 @@ use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::attempt::Try;
 use super::{Core, Missed, PAUSE, RECEIVE, UNRESERVED, unload};
-use crate::rdma::link::message::Message;
+use crate::rdma::link::message::ControlMessage;
 use crate::rdma::link::pace::Pace;
 use crate::rdma::link::plan::Plan;
 use crate::rdma::link::rail::Ended;
-use crate::rdma::link::report::Report;
+use crate::rdma::link::report::ArrivalReport;
 use crate::{LinkError, Rails};
 
 /// How long a device may take to flush the requests of a failed queue pair.
@@ -91,10 +91,11 @@ impl Core {
             return;
         }
         self.dropped += 1;
-        self.control.say(&Message::Report(Report {
-            rail,
-            progress: self.order.progress(),
-        }));
+        self.control
+            .say(&ControlMessage::ArrivalReport(ArrivalReport {
+                rail,
+                progress: self.order.progress(),
+            }));
         if self.rails().next().is_none()
             && let Some(Dead { name, problem, .. }) = self.dead.last()
         {
@@ -192,7 +193,7 @@ impl Core {
     }
 
     /// Processes the peer's messages about failed rails, and advances failover and return.
-    pub(in super::super) fn attend(&mut self) {
+    pub(in super::super) fn look_after(&mut self) {
         while self.failed.is_none() {
             match self.control.hear() {
                 Ok(Some(message)) => self.heed(message),
@@ -219,11 +220,11 @@ impl Core {
         self.resend();
     }
 
-    fn heed(&mut self, message: Message) {
+    fn heed(&mut self, message: ControlMessage) {
         let heeded = match message {
-            Message::Report(report) => self.confirm(&report),
-            Message::Offer { rail, end } => self.hear_offer(rail, end),
-            Message::Verdict { rail, works } => self.hear_verdict(rail, works),
+            ControlMessage::ArrivalReport(report) => self.confirm(&report),
+            ControlMessage::Offer { rail, end } => self.hear_offer(rail, end),
+            ControlMessage::TrialResult { rail, works } => self.hear_trial_result(rail, works),
         };
         if let Err(error) = heeded {
             self.failed.get_or_insert(error);
@@ -255,7 +256,7 @@ impl Core {
     }
 
     /// Takes the peer's report that it has dropped a rail.
-    fn confirm(&mut self, report: &Report) -> Result<(), LinkError> {
+    fn confirm(&mut self, report: &ArrivalReport) -> Result<(), LinkError> {
         let rail = report.rail;
         self.drop_rail(rail, "the peer has dropped it".to_owned());
         let rails = &mut self.rails;

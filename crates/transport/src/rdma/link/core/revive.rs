@@ -97,10 +97,10 @@ impl Core {
     }
 
     /// Takes the peer's verdict on whether the rail works.
-    pub(super) fn hear_verdict(&mut self, rail: usize, works: bool) -> Result<(), LinkError> {
+    pub(super) fn hear_trial_result(&mut self, rail: usize, works: bool) -> Result<(), LinkError> {
         let dead = self.confirmed(rail)?;
         let attempt = dead.attempt.as_mut().ok_or_else(|| out_of_turn(rail))?;
-        attempt.hear_verdict(works)?;
+        attempt.hear_trial_result(works)?;
         // The peer's next message may be about the rail that has just returned.
         self.revive();
         Ok(())

@@ -45,10 +45,10 @@ fn ranks_exchange_more_than_the_kernel_keeps() {
     }
     let exchange = |stream: &Socket| {
         let wait = within(20, &|| true);
-        let talk = Talk { stream, wait };
-        let heard = talk.exchange(Ok(offer()))?.1;
+        let negotiation = Negotiation { stream, wait };
+        let heard = negotiation.exchange(Ok(offer()))?.1;
         // The bytes that follow belong to another message.
-        Ok::<_, NoLink>((heard, talk.exchange(Ok(7))?.1))
+        Ok::<_, NoLink>((heard, negotiation.exchange(Ok(7))?.1))
     };
     let [first, second] = thread::scope(|scope| {
         let threads = streams
@@ -65,7 +65,7 @@ fn a_long_problem_is_told_in_part() {
     let [here, there] = &streams();
     let say = |stream, said: Result<u8, String>| {
         let wait = within(20, &|| true);
-        Talk { stream, wait }.exchange(said)
+        Negotiation { stream, wait }.exchange(said)
     };
     let there = thread::scope(|scope| {
         let there = scope.spawn(|| say(there, Ok(1)));
@@ -87,7 +87,7 @@ fn nobody_waits_for_a_silent_peer_without_a_reason() {
         asked.get() < 3
     };
     let wait = within(600, &go_on);
-    let error = Talk { stream, wait }.exchange(Ok(1)).unwrap_err();
+    let error = Negotiation { stream, wait }.exchange(Ok(1)).unwrap_err();
     assert!(matches!(error, NoLink::Interrupted), "{error}");
     assert!(!error.is_agreed());
     assert_eq!(asked.get(), 3);
@@ -97,7 +97,7 @@ fn nobody_waits_for_a_silent_peer_without_a_reason() {
 fn a_silent_peer_is_given_up_at_the_deadline() {
     let [stream, _silent] = &streams();
     let wait = within(0, &|| true);
-    let error = Talk { stream, wait }.exchange(Ok(1)).unwrap_err();
+    let error = Negotiation { stream, wait }.exchange(Ok(1)).unwrap_err();
     let NoLink::Stream(error) = error else {
         panic!("{error}");
     };
@@ -111,7 +111,7 @@ fn what_no_rank_says_is_refused() {
         (&*peer).write_all(said).unwrap();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
         let wait = within(20, &|| true);
-        Talk { stream, wait }.exchange(Ok(1)).unwrap_err()
+        Negotiation { stream, wait }.exchange(Ok(1)).unwrap_err()
     };
     let long = (MAX_BYTES as u32 + 1).to_le_bytes();
     assert!(matches!(heard(&long), NoLink::Answer(_)));

@@ -157,8 +157,8 @@ fn sent_by_two() -> (Order, Order) {
     (here, Order::new(GEOMETRY, 2))
 }
 
-fn report(order: &Order) -> Report {
-    Report {
+fn report(order: &Order) -> ArrivalReport {
+    ArrivalReport {
         rail: 0,
         progress: order.progress(),
     }
@@ -253,7 +253,7 @@ fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
         read: 0,
         arrived: arrived.to_vec(),
     };
-    let report = |arrived| Report {
+    let report = |arrived| ArrivalReport {
         rail: 0,
         progress: progress(arrived),
     };

@@ -101,7 +101,7 @@ fn byte(number: u64) -> u8 {
 
 /// Traffic in both directions: both ends of a link send until each direction has carried `goal`
 /// messages.
-struct Talk {
+struct Negotiation {
     goal: AtomicU64,
     /// The most messages that were sent in a direction.
     sent: AtomicU64,
@@ -111,7 +111,7 @@ struct Talk {
 
 /// One end of the traffic, and its progress.
 struct Talker<'a> {
-    talk: &'a Talk,
+    negotiation: &'a Negotiation,
     end: End,
     sent: u64,
     read: u64,
@@ -123,13 +123,13 @@ impl Talker<'_> {
     fn run(&mut self) -> Result<(), LinkError> {
         let until = Instant::now() + WATCHDOG;
         let mut is_done = false;
-        while self.talk.done.load(Ordering::Relaxed) < 2 {
+        while self.negotiation.done.load(Ordering::Relaxed) < 2 {
             assert!(Instant::now() < until, "{:?} {:?}", self.sent, self.read);
             let moved = self.send()? | self.receive()?;
-            let goal = self.talk.goal.load(Ordering::Relaxed);
+            let goal = self.negotiation.goal.load(Ordering::Relaxed);
             if !is_done && self.read == goal {
                 is_done = true;
-                self.talk.done.fetch_add(1, Ordering::Relaxed);
+                self.negotiation.done.fetch_add(1, Ordering::Relaxed);
             }
             if !moved {
                 thread::sleep(Duration::from_micros(50));
@@ -142,7 +142,7 @@ impl Talker<'_> {
         let number = self.sent;
         let len = len(number);
         let tx = &mut self.end.0;
-        if number == self.talk.goal.load(Ordering::Relaxed) {
+        if number == self.negotiation.goal.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let Some(slot) = tx.reserve(len)? else {
@@ -151,7 +151,9 @@ impl Talker<'_> {
         slot.fill(byte(number));
         tx.commit(len, number)?;
         self.sent += 1;
-        self.talk.sent.fetch_max(number + 1, Ordering::Relaxed);
+        self.negotiation
+            .sent
+            .fetch_max(number + 1, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -173,15 +175,15 @@ impl Talker<'_> {
 
 /// Runs traffic between both ends, and calls `act` in the middle. Returns each end's result and the
 /// state of its rails.
-fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 2] {
-    let talk = &Talk {
+fn negotiation(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 2] {
+    let negotiation = &Negotiation {
         goal: AtomicU64::new(u64::MAX),
         sent: AtomicU64::new(0),
         done: AtomicUsize::new(0),
     };
     let run = move |end: End| {
         let mut talker = Talker {
-            talk,
+            negotiation,
             end,
             sent: 0,
             read: 0,
@@ -191,13 +193,13 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 
     thread::scope(|scope| {
         let ends = ends.map(|end| scope.spawn(move || run(end)));
         let until = soon();
-        while talk.sent.load(Ordering::Relaxed) < MESSAGES && Instant::now() < until {
+        while negotiation.sent.load(Ordering::Relaxed) < MESSAGES && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
         act();
         // Between the load and the store, neither end can send that many messages.
-        let sent = talk.sent.load(Ordering::Relaxed);
-        talk.goal.store(sent + MESSAGES, Ordering::Relaxed);
+        let sent = negotiation.sent.load(Ordering::Relaxed);
+        negotiation.goal.store(sent + MESSAGES, Ordering::Relaxed);
         // Neither end is dropped before both are done.
         let ended = ends.map(|end| end.join().unwrap());
         ended.map(|(ended, (tx, _))| (ended, tx.rails()))
@@ -208,7 +210,7 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 
 fn everything_arrives_when_a_rail_fails() {
     let Some(sides) = severable(2) else { return };
     let mut cut = None;
-    let ended = talk(ends(&sides, GEOMETRY), || cut = Some(Cut::new()));
+    let ended = negotiation(ends(&sides, GEOMETRY), || cut = Some(Cut::new()));
     drop(cut);
     for (ended, rails) in ended {
         ended.unwrap();
@@ -219,7 +221,7 @@ fn everything_arrives_when_a_rail_fails() {
 #[test]
 fn everything_arrives_when_a_rail_fails_for_a_moment() {
     let Some(sides) = cabled(2) else { return };
-    let ended = talk(ends(&sides, GEOMETRY), || rails(&["down", "r0b", "0.3"]));
+    let ended = negotiation(ends(&sides, GEOMETRY), || rails(&["down", "r0b", "0.3"]));
     for (ended, rails) in ended {
         ended.unwrap();
         assert!(rails.dropped <= 1, "{rails:?}");
@@ -230,7 +232,7 @@ fn everything_arrives_when_a_rail_fails_for_a_moment() {
 fn a_link_whose_only_rail_fails_ends_with_its_name() {
     let Some(sides) = severable(1) else { return };
     let mut cut = None;
-    let ended = talk(ends(&sides, GEOMETRY), || cut = Some(Cut::new()));
+    let ended = negotiation(ends(&sides, GEOMETRY), || cut = Some(Cut::new()));
     drop(cut);
     for (ended, _) in ended {
         match ended.unwrap_err() {
@@ -292,7 +294,7 @@ fn nothing_is_sent_again_before_both_ends_have_failed_the_rail() {
     let by_second = tx.core.lock().rails().nth(1).unwrap().posted;
     drop_first(&tx);
     assert_eq!(posted(&tx), by_second);
-    tx.core.lock().attend();
+    tx.core.lock().look_after();
     assert_eq!(posted(&tx), by_second + 1);
     assert_eq!(
         (state(&tx), state(&other_tx)),
@@ -330,7 +332,7 @@ fn a_late_write_of_a_failed_rail_lands_nowhere() {
     commit(&mut tx, 0);
     assert!(other_rx.peek().unwrap().is_none());
     drop_first(&other_tx);
-    tx.core.lock().attend();
+    tx.core.lock().look_after();
     assert_eq!(state(&tx), PairState::Error);
     expect(&mut other_rx, 0);
     other_rx.release();

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::*;
-use crate::rdma::{Memory, Registration, Registry};
+use crate::rdma::{RegisteredMemory, Registration, Registry};
 use crate::{Borrowing, Lending, Lends};
 
 pub(super) const BYTES: usize = 64 << 10;
@@ -26,7 +26,8 @@ impl Lot {
         // SAFETY: `registration` is declared first, so it is dropped before the memory is freed.
         // Each test waits for its loans in both directions, or deregisters the memory, before it
         // uses the memory for anything else.
-        let registration = unsafe { registry.register(Memory::Host { start, bytes }) }.unwrap();
+        let registration =
+            unsafe { registry.register(RegisteredMemory::Host { start, bytes }) }.unwrap();
         Self {
             registration,
             memory,

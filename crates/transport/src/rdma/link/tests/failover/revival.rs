@@ -9,7 +9,7 @@ use super::super::lending::{BYTES, Lot, lend, linked, try_borrow};
 use super::*;
 use crate::Borrowing;
 use crate::rdma::link::core::Core;
-use crate::rdma::link::message::Message;
+use crate::rdma::link::message::ControlMessage;
 
 /// The cores of both ends, for inspection while other threads use the ends.
 type Cores = [Arc<Mutex<Core>>; 2];
@@ -47,7 +47,7 @@ fn everything_arrives_while_a_rail_fails_and_returns_twice() {
     let Some(sides) = severable(2) else { return };
     let ends = ends(&sides, GEOMETRY);
     let cores = cores(&ends);
-    let ended = talk(ends, || {
+    let ended = negotiation(ends, || {
         for round in 1..=2 {
             let cut = Cut::new();
             wait_for(&cores, |rails| rails.dropped == round);
@@ -405,11 +405,11 @@ fn a_rail_does_not_return_when_nothing_can_be_agreed() {
 fn what_is_said_out_of_turn_ends_the_link() {
     let sides = sides(2);
     for said in [
-        Message::Verdict {
+        ControlMessage::TrialResult {
             rail: 0,
             works: true,
         },
-        Message::Offer {
+        ControlMessage::Offer {
             rail: 0,
             end: offer::End {
                 qp_num: 1,
