@@ -1,7 +1,7 @@
 //! Buffers in registered memory, where the options of a call say that they are.
 
 use spark_ccl::InPlaceRule;
-use spark_ccl_abi::draft::{Draft, Memory};
+use spark_ccl_abi::draft::{CallMemory, Draft};
 use spark_ccl_abi::failure::Failure;
 
 use crate::comm::Comm;
@@ -12,7 +12,7 @@ use crate::comm::Comm;
 /// One lies in no memory that [`spark_ccl_alloc`](crate::memory::spark_ccl_alloc) made for its
 /// communicator, or the call has no such form.
 pub(crate) fn within(draft: &mut Draft<'_>, comm: &Comm) -> Result<(), Failure> {
-    for Memory { name, start, bytes } in draft.memory() {
+    for CallMemory { name, start, bytes } in draft.memory() {
         // Ranks other than the root have one buffer only, so their blocks would be at other places
         // than the root's.
         let operation = draft.operation();

@@ -8,7 +8,7 @@ use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 
 use super::guarded::Guarded;
 use crate::error::Error;
-use crate::memory::device::block::{self, Block, Memory};
+use crate::memory::device::block::{self, Block, BlockMemory};
 use crate::memory::device::helper_thread::spawn;
 use crate::memory::device::pause::pause;
 use crate::memory::device::set_aside::{self, FOR_SET_ASIDE};
@@ -18,7 +18,7 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
     let base = engine.base();
     let what = format!("{bytes} bytes of device {}", base.device());
     new_block_of(engine, bytes, &what, || {
-        DeviceBlock::new(&base.context, bytes).map(Memory::Device)
+        DeviceBlock::new(&base.context, bytes).map(BlockMemory::Device)
     })
 }
 
@@ -28,7 +28,7 @@ pub(super) fn new_block_of(
     engine: &impl Guarded,
     bytes: usize,
     what: &str,
-    make: impl Fn() -> Result<Memory, spark_ccl_cuda::Error>,
+    make: impl Fn() -> Result<BlockMemory, spark_ccl_cuda::Error>,
 ) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {

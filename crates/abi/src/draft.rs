@@ -21,7 +21,7 @@ pub struct Buffers {
 
 /// A buffer that a draft has.
 #[derive(Debug, Clone, Copy)]
-pub struct Memory {
+pub struct CallMemory {
     /// What it is for, in messages: `send`, `receive`, or `in-place`.
     pub name: &'static str,
     /// Where it begins.
@@ -38,7 +38,7 @@ pub struct Draft<'a> {
     dtype: DType,
     call: UntypedCall,
     /// By side; one for both is the first.
-    memory: [Option<Memory>; 2],
+    memory: [Option<CallMemory>; 2],
 }
 
 impl<'a> Draft<'a> {
@@ -64,7 +64,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The buffers so far.
-    pub fn memory(&self) -> impl Iterator<Item = Memory> + use<> {
+    pub fn memory(&self) -> impl Iterator<Item = CallMemory> + use<> {
         self.memory.into_iter().flatten()
     }
 
@@ -182,6 +182,6 @@ impl<'a> Draft<'a> {
     fn note(&mut self, side: Side, name: &'static str, start: *const u8, len: usize) {
         let bytes = len.checked_mul(self.dtype.size());
         let place = usize::from(side == Side::Output);
-        self.memory[place] = Some(Memory { name, start, bytes });
+        self.memory[place] = Some(CallMemory { name, start, bytes });
     }
 }

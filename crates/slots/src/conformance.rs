@@ -33,7 +33,7 @@ pub(crate) fn plain(shape: Shape) -> PostBox {
 }
 
 /// A rank's end of a pair.
-pub(crate) struct End {
+pub(crate) struct PairEnd {
     pub(crate) outbox: PostBox,
     pub(crate) inbox: PostBox,
     pub(crate) carrier: Box<dyn Carrier>,
@@ -63,17 +63,17 @@ impl Carrier for Box<dyn Carrier> {
 }
 
 /// What makes both ends of a pair, and what says that the peer is gone.
-pub(crate) type Make = fn(Shape, &Arc<AtomicBool>) -> [End; 2];
+pub(crate) type Make = fn(Shape, &Arc<AtomicBool>) -> [PairEnd; 2];
 
 /// By copying threads.
-pub(crate) fn copying(shape: Shape, is_gone: &Arc<AtomicBool>) -> [End; 2] {
+pub(crate) fn copying(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
     pair(shape, |outbox, inbox, peer, _| {
         Box::new(Copying::new(outbox, inbox, peer, Arc::clone(is_gone)))
     })
 }
 
 /// Late, and in another order.
-pub(crate) fn delayed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [End; 2] {
+pub(crate) fn delayed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
     pair(shape, |outbox, inbox, peer, seed| {
         let gone = Arc::clone(is_gone);
         Box::new(Delayed::new(outbox, inbox, peer, gone, seed))
@@ -83,12 +83,12 @@ pub(crate) fn delayed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [End; 2] {
 fn pair(
     shape: Shape,
     carrier: impl Fn(PostBox, PostBox, PostBox, u64) -> Box<dyn Carrier>,
-) -> [End; 2] {
+) -> [PairEnd; 2] {
     let boxes: Vec<_> = (0..4).map(|_| plain(shape)).collect();
     // The outbox and the inbox of each.
     [0, 1].map(|rank| {
         let (own, other) = (&boxes[2 * rank..], &boxes[2 * (1 - rank)..]);
-        End {
+        PairEnd {
             carrier: carrier(
                 own[0].clone(),
                 other[1].clone(),

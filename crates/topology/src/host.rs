@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::model::{
-    CpuClass, Disk, Gpu, Limits, Memory, Netdev, Network, NumaNode, PciFunction, RdmaDevice,
+    CpuClass, Disk, Gpu, HostMemory, Limits, Netdev, Network, NumaNode, PciFunction, RdmaDevice,
     RdmaPort, Software, System,
 };
 use crate::rdma::Port;
@@ -28,7 +28,7 @@ pub struct Host {
     /// Kernel and machine.
     pub system: System,
     /// Memory.
-    pub memory: Memory,
+    pub memory: HostMemory,
     /// The file systems that programs write to; empty for a recorded tree, which lacks them.
     #[serde(default)]
     pub disks: Vec<Disk>,

@@ -32,8 +32,9 @@ pub use cluster::Cluster;
 pub use error::Error;
 pub use host::{FORMAT, Host};
 pub use model::{
-    Address, BUILT_WITHOUT_CUDA, ConfFile, CpuClass, Cuda, CudaDevice, Disk, Gpu, GpuPeer, Library,
-    Limit, Limits, Memory, Neighbour, NeighbourState, Netdev, Network, NumaNode, PciFunction,
-    PcieLink, PortState, RdmaDevice, RdmaPort, Reach, Route, Software, System, Traffic,
+    Address, BUILT_WITHOUT_CUDA, ConfFile, CpuClass, Cuda, CudaDevice, Disk, Gpu, GpuPeer,
+    HostMemory, Library, Limit, Limits, Neighbour, NeighbourState, Netdev, Network, NumaNode,
+    PciFunction, PcieLink, PortState, RdmaDevice, RdmaPort, Reach, Route, Software, System,
+    Traffic,
 };
 pub use read::{live, recorded};

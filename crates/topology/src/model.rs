@@ -13,4 +13,4 @@ pub use network::{Address, Neighbour, NeighbourState, Netdev, Network, Route, Tr
 pub use pci::{PciFunction, PcieLink};
 pub use rdma::{PortState, RdmaDevice, RdmaPort};
 pub use software::{ConfFile, Library, Software};
-pub use system::{CpuClass, Disk, Limit, Limits, Memory, NumaNode, System};
+pub use system::{CpuClass, Disk, HostMemory, Limit, Limits, NumaNode, System};

@@ -7,4 +7,4 @@ mod rails;
 pub(crate) use exchange::shorten;
 pub use exchange::{ExchangeError, MAX_BYTES, decode, encode};
 pub use port::{Gid, Port, Roce, Unusable};
-pub use rails::{Candidate, End, NoRail, Rail, candidates, choose};
+pub use rails::{Candidate, NoRail, Rail, RailEnd, candidates, choose};

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use spark_ccl::Operation;
 use spark_ccl_abi::arguments::{dtype, natural};
-use spark_ccl_abi::draft::{Buffers, Draft, Memory};
+use spark_ccl_abi::draft::{Buffers, CallMemory, Draft};
 use spark_ccl_abi::failure::{Failure, guarded};
 use spark_ccl_abi::groups;
 use spark_ccl_cuda::is_device_only;
@@ -97,8 +97,8 @@ impl Call {
                      communicator has none",
                 ));
             }
-            let is_of_device = |own: &Memory| is_device_only(own.start.addr() as u64);
-            if let Some(Memory { name, start, .. }) = memory.find(is_of_device) {
+            let is_of_device = |own: &CallMemory| is_device_only(own.start.addr() as u64);
+            if let Some(CallMemory { name, start, .. }) = memory.find(is_of_device) {
                 return Err(Failure::invalid(format!(
                     "the {name} buffer {start:p} is memory of a GPU, and the communicator has \
                      none: it was made with SPARK_CCL_BACKEND=host, or before there was a GPU"

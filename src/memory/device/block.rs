@@ -67,7 +67,7 @@ struct Entry {
 /// Memory of a block. It is in the list until right before it is freed: its addresses may then be
 /// another's.
 #[derive(Debug)]
-struct Listed(Memory);
+struct Listed(BlockMemory);
 
 impl Drop for Listed {
     fn drop(&mut self) {
@@ -77,14 +77,14 @@ impl Drop for Listed {
 
 /// Memory that the GPU reaches.
 #[derive(Debug)]
-pub(crate) enum Memory {
+pub(crate) enum BlockMemory {
     /// Memory of the GPU.
     Device(DeviceBlock),
     /// Memory of the host, at this address for the GPU.
     Pinned { address: u64, segment: Arc<Segment> },
 }
 
-impl Memory {
+impl BlockMemory {
     fn address(&self) -> u64 {
         match self {
             Self::Device(block) => block.address(),
@@ -106,11 +106,11 @@ pub(crate) enum Found {
 
 impl Block {
     /// `bytes` of memory.
-    pub(crate) fn new(memory: Memory, bytes: usize, gpu: Arc<Gpu>) -> Arc<Self> {
+    pub(crate) fn new(memory: BlockMemory, bytes: usize, gpu: Arc<Gpu>) -> Arc<Self> {
         let address = memory.address();
         let segment = match &memory {
-            Memory::Device(_) => Weak::new(),
-            Memory::Pinned { segment, .. } => Arc::downgrade(segment),
+            BlockMemory::Device(_) => Weak::new(),
+            BlockMemory::Pinned { segment, .. } => Arc::downgrade(segment),
         };
         let block = Arc::new(Self {
             address,

@@ -23,7 +23,7 @@ pub(super) struct Cell<V> {
 /// The index of an element within a step, and what is wrong with it.
 pub(super) type ElementProblem = (u64, Problem);
 
-pub(super) struct Memory<V> {
+pub(super) struct RankMemory<V> {
     cells: Vec<Option<Cell<V>>>,
     layout: Layout,
     scratch: (u64, u64),
@@ -34,7 +34,7 @@ pub(super) struct Memory<V> {
     reduces: bool,
 }
 
-impl<V: Value> Memory<V> {
+impl<V: Value> RankMemory<V> {
     pub(super) fn new(rank: Rank, layout: Layout, scratch: u64, reduces: bool) -> Self {
         let (start, len) = layout.input;
         let user = (start + len).max(layout.output.0 + layout.output.1);

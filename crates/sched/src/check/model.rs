@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::goal::{Goal, Want};
-use super::memory::{Cell, ElementProblem, Memory, check_scaling, reduce};
+use super::memory::{Cell, ElementProblem, RankMemory, check_scaling, reduce};
 use super::order::{Clock, Order};
 use super::value::Value;
 use crate::defect::Defect;
@@ -13,7 +13,7 @@ use crate::step::{Buf, Kind, Rank, Span, Step};
 use crate::steps::Steps;
 
 pub(super) struct Checker<V> {
-    memories: Vec<Memory<V>>,
+    memories: Vec<RankMemory<V>>,
     /// The ranks whose messages may be read from their memory.
     may_lend: Vec<bool>,
     /// Only if ranks access each other's memory.
@@ -36,7 +36,7 @@ struct Loan {
 impl<V: Value> Checker<V> {
     pub(super) fn new<S: Steps>(goal: &impl Goal, ranks: &[S]) -> Self {
         let memory = |(rank, steps): (Rank, &S)| {
-            Memory::new(rank, goal.layout(rank), steps.scratch(), goal.reduces())
+            RankMemory::new(rank, goal.layout(rank), steps.scratch(), goal.reduces())
         };
         let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
         let is_remote =

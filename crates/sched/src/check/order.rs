@@ -21,11 +21,11 @@ use crate::step::Rank;
 pub(super) struct Order {
     clocks: Clocks,
     /// Indexed by the owner of the memory.
-    memories: Vec<Memory>,
+    memories: Vec<RankMemory>,
 }
 
 #[derive(Default)]
-struct Memory {
+struct RankMemory {
     open: Open,
     /// The number of accesses so far.
     accesses: u32,
@@ -46,7 +46,7 @@ impl Order {
     pub(super) fn new(size: usize, channels: u32) -> Self {
         Self {
             clocks: Clocks::new(size, channels),
-            memories: (0..size).map(|_| Memory::default()).collect(),
+            memories: (0..size).map(|_| RankMemory::default()).collect(),
         }
     }
 

@@ -7,7 +7,7 @@ use spark_ccl_transport::{Geometry, LinkRx, LinkTx, shm, tcp};
 
 use super::tag::{MOST_LANES, Tag};
 use super::*;
-use crate::conformance::{End, fill, plain, take};
+use crate::conformance::{PairEnd, fill, plain, take};
 use crate::layout::{CREDIT, HEAD};
 use crate::{Counter, Proxy, Shape};
 
@@ -44,11 +44,11 @@ fn carrier_of(
     unsafe { Linked::new(halves, part, outbox, inbox) }
 }
 
-fn linked(shape: Shape, part: usize, links: [Halves; 2]) -> [End; 2] {
+fn linked(shape: Shape, part: usize, links: [Halves; 2]) -> [PairEnd; 2] {
     links.map(|halves| {
         let (outbox, inbox) = (plain(shape), plain(shape));
         let carrier = carrier_of(halves, part, outbox.clone(), inbox.clone());
-        End {
+        PairEnd {
             carrier: Box::new(carrier.unwrap()),
             outbox,
             inbox,
@@ -57,12 +57,12 @@ fn linked(shape: Shape, part: usize, links: [Halves; 2]) -> [End; 2] {
 }
 
 /// By a link through memory that two ranks share.
-pub(crate) fn over_memory(shape: Shape, _: &Arc<AtomicBool>) -> [End; 2] {
+pub(crate) fn over_memory(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
     linked(shape, SMALL.slot_bytes, memory())
 }
 
 /// By a link over stream sockets.
-pub(crate) fn over_sockets(shape: Shape, _: &Arc<AtomicBool>) -> [End; 2] {
+pub(crate) fn over_sockets(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
     linked(shape, SMALL.slot_bytes, sockets(SMALL))
 }
 
@@ -92,7 +92,7 @@ impl LinkTx for Breaking {
 }
 
 /// By links that break after some messages.
-pub(crate) fn over_breaking_link(shape: Shape, _: &Arc<AtomicBool>) -> [End; 2] {
+pub(crate) fn over_breaking_link(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
     let links = memory().map(|(tx, rx)| (Box::new(Breaking { tx, left: 40 }) as _, rx));
     linked(shape, SMALL.slot_bytes, links)
 }

@@ -10,7 +10,7 @@ use spark_ccl_types::{ReduceOp, Side};
 
 use super::buffers::{Buffers, Call};
 use super::{Play, play};
-use crate::conformance::{End, Make};
+use crate::conformance::{Make, PairEnd};
 use crate::{
     Boxes, Carrier, Counter, Error, Exchanging, Form, Passed, PostBox, Proxy, Route, Shape,
     SlotMember,
@@ -144,7 +144,7 @@ impl World {
         for rank in 0..ranks {
             let ends: Vec<_> = (0..ranks).map(|peer| ends.remove(&(rank, peer))).collect();
             world.ranks.push(Rank::new(rank, &ends, shape));
-            let proxy = |end: End| Proxy::new(end.outbox, end.inbox, end.carrier, 0..LANES);
+            let proxy = |end: PairEnd| Proxy::new(end.outbox, end.inbox, end.carrier, 0..LANES);
             world
                 .proxies
                 .push(ends.into_iter().flatten().map(proxy).collect());
@@ -283,7 +283,7 @@ impl Cta {
 }
 
 impl Rank {
-    fn new(rank: usize, ends: &[Option<End>], shape: Shape) -> Self {
+    fn new(rank: usize, ends: &[Option<PairEnd>], shape: Shape) -> Self {
         let boxes = ends.iter().map(|end| {
             end.as_ref().map_or(Boxes::default(), |end| Boxes {
                 outbox: start(&end.outbox),

@@ -34,7 +34,7 @@ pub struct System {
 
 /// Memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Memory {
+pub struct HostMemory {
     /// All.
     pub total: u64,
     /// The bytes that can be allocated without swapping.

@@ -25,14 +25,14 @@ pub struct Candidate {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rail {
     /// This rank's end.
-    pub own: End,
+    pub own: RailEnd,
     /// The peer's end.
-    pub peer: End,
+    pub peer: RailEnd,
 }
 
 /// An end of a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct RailEnd {
     /// The port's index in its rank's list.
     pub port: usize,
     /// The name of its device and its number, as written in settings.
@@ -94,7 +94,7 @@ pub fn candidates(own: &[Port], peer: &[Port], first: bool) -> Result<Vec<Candid
         });
     }
     let counts = [0, 1].map(|side| counts(pairs.iter().map(|pair| pair[side].port)));
-    let candidate = |pair: &[End; 2]| {
+    let candidate = |pair: &[RailEnd; 2]| {
         let is_alone = |side: usize| counts[side].get(&pair[side].port) == Some(&1);
         let alone = is_alone(0) && is_alone(1);
         let [here, there] = pair.clone();
@@ -145,7 +145,7 @@ pub fn choose(candidates: &[Candidate], answered: &[bool]) -> Result<Vec<Rail>, 
 }
 
 /// The pairs of two ranks' ports that may reach each other, best first.
-fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
+fn pairs(first: &[Port], second: &[Port]) -> Vec<[RailEnd; 2]> {
     let mut found = Vec::new();
     let there = in_order(second);
     for (row, (a, twin)) in in_order(first).into_iter().enumerate() {
@@ -155,7 +155,10 @@ fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
                 // Twins share a cable. Pairing first with first, and second with second, gives one
                 // rail each.
                 let key = (kind, link_local, twin != other_twin, row, column);
-                let ends = [End::new(first, a, gids[0]), End::new(second, b, gids[1])];
+                let ends = [
+                    RailEnd::new(first, a, gids[0]),
+                    RailEnd::new(second, b, gids[1]),
+                ];
                 found.push((key, ends));
             }
         }
@@ -224,7 +227,7 @@ impl Gid {
     }
 }
 
-impl End {
+impl RailEnd {
     fn new(ports: &[Port], port: usize, gid: Gid) -> Self {
         let Port { device, number, .. } = &ports[port];
         let name = format!("{device}:{number}");
@@ -232,7 +235,7 @@ impl End {
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for RailEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ({})", self.name, self.gid)
     }

@@ -7,7 +7,9 @@ mod dump;
 
 use std::net::IpAddr;
 
-use dump::{LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, Message, attributes, dump};
+use dump::{
+    LIST_ADDRESSES, LIST_LINKS, LIST_NEIGHBOURS, LIST_ROUTES, NetlinkMessage, attributes, dump,
+};
 #[cfg(any(test, fuzzing))]
 pub(crate) use dump::{Listed, messages};
 
@@ -58,7 +60,7 @@ pub(crate) fn netdevs() -> Result<Vec<Netdev>, Error> {
 }
 
 /// An interface. The message begins with a `struct ifinfomsg`: family, type, index, flags, change.
-fn netdev(message: &Message) -> Option<Netdev> {
+fn netdev(message: &NetlinkMessage) -> Option<Netdev> {
     const UP: u32 = 1;
     const LOOPBACK: u32 = 1 << 3;
     const RUNNING: u32 = 1 << 6;
@@ -89,7 +91,7 @@ fn netdev(message: &Message) -> Option<Netdev> {
 }
 
 /// An address of the interface with this name.
-fn address(message: &Message, netdev: &str) -> Option<Address> {
+fn address(message: &NetlinkMessage, netdev: &str) -> Option<Address> {
     const ADDRESS: u16 = 1;
     const LOCAL: u16 = 2;
     const LABEL: u16 = 3;
@@ -113,7 +115,7 @@ fn address(message: &Message, netdev: &str) -> Option<Address> {
 /// A route of the main table, once for each next hop. The message begins with a `struct rtmsg`:
 /// family, the lengths of the destination and the source, type of service, table, protocol, scope,
 /// type, flags.
-fn routes_of(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
+fn routes_of(message: &NetlinkMessage, name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
     const MAIN: u8 = 254;
     const UNICAST: u8 = 1;
     const DESTINATION: u16 = 1;
@@ -187,7 +189,10 @@ fn next_hops(mut list: &[u8]) -> Vec<NextHop> {
 }
 
 /// A neighbour. The message begins with a `struct ndmsg`: family, index, state, flags, type.
-fn neighbour(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Option<Neighbour> {
+fn neighbour(
+    message: &NetlinkMessage,
+    name_of: impl Fn(u32) -> Option<String>,
+) -> Option<Neighbour> {
     const INCOMPLETE: u16 = 1;
     const FAILED: u16 = 1 << 5;
     const NO_ARP: u16 = 1 << 6;
@@ -218,7 +223,7 @@ fn neighbour(message: &Message, name_of: impl Fn(u32) -> Option<String>) -> Opti
 
 /// Reads a message as every kind, for the fuzz target.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn read_any(message: &Message) {
+pub(crate) fn read_any(message: &NetlinkMessage) {
     let name_of = |index: u32| Some(index.to_string());
     let _ = (netdev(message), address(message, "eth0"));
     let _ = (routes_of(message, name_of), neighbour(message, name_of));
@@ -420,12 +425,12 @@ mod tests {
         let known = dump(&LIST_LINKS).unwrap();
         assert!(!known.is_empty());
         for message in known {
-            let Message { kind, mut body } = message.clone();
+            let NetlinkMessage { kind, mut body } = message.clone();
             let unknown = [6_u8, 0, 0xff, 0x3f, 1, 2, 0, 0];
             body.splice(16..16, unknown);
             body.extend(unknown);
             body.extend([200, 0, 3, 0, b'x']);
-            let changed = Message { kind, body };
+            let changed = NetlinkMessage { kind, body };
             assert_eq!(netdev(&changed), netdev(&message));
             assert!(netdev(&message).is_some());
         }
@@ -433,7 +438,7 @@ mod tests {
 
     #[test]
     fn fields_that_are_missing_are_not_made_up() {
-        let message = |body: &[u8]| Message {
+        let message = |body: &[u8]| NetlinkMessage {
             kind: 16,
             body: body.to_vec(),
         };

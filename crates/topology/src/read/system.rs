@@ -1,7 +1,7 @@
 //! Kernel, memory and limits, read from procfs.
 
 use super::Tree;
-use crate::model::{Limit, Limits, Memory, System};
+use crate::model::{HostMemory, Limit, Limits, System};
 
 /// The beginnings of the relevant parameters of the kernel's command line.
 const PARAMETERS: &[&str] = &[
@@ -49,10 +49,10 @@ pub(super) fn system(tree: &Tree) -> System {
     }
 }
 
-pub(super) fn memory(tree: &Tree) -> Memory {
+pub(super) fn memory(tree: &Tree) -> HostMemory {
     let text = tree.file("proc/meminfo").unwrap_or_default();
     let bytes = |name| kibibytes(&text, name);
-    Memory {
+    HostMemory {
         total: bytes("MemTotal").unwrap_or(0),
         available: bytes("MemAvailable").unwrap_or(0),
         cma: bytes("CmaTotal").zip(bytes("CmaFree")),

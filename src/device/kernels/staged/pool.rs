@@ -10,7 +10,7 @@ use spark_ccl_gpu::Call;
 use spark_ccl_types::{Operation, Side};
 
 use crate::api::communicator::Inner;
-use crate::memory::device::block::{Block, Memory};
+use crate::memory::device::block::{Block, BlockMemory};
 use crate::memory::registered::{Hold, Holder, Segment};
 
 /// Makes pinned memory for a communicator.
@@ -36,7 +36,7 @@ impl Pool {
         &self,
         context: &Arc<CudaContext>,
         bytes: usize,
-    ) -> Result<Memory, Error> {
+    ) -> Result<BlockMemory, Error> {
         let count = bytes.div_ceil(size_of::<u64>());
         let words = if let Some(words) = PinnedWords::reused(context, count) {
             words
@@ -56,7 +56,7 @@ impl Pool {
             // The communicator has ended: no call of it uses the memory.
             Segment::new(start, None, Holder::Own(Box::new(words)))
         };
-        Ok(Memory::Pinned {
+        Ok(BlockMemory::Pinned {
             address,
             segment: Arc::new(segment),
         })

@@ -58,7 +58,7 @@ const LISTS: [&List; 4] = [&LIST_LINKS, &LIST_ADDRESSES, &LIST_ROUTES, &LIST_NEI
 
 /// A message of a list, without its header.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Message {
+pub(crate) struct NetlinkMessage {
     pub(super) kind: u16,
     pub(super) body: Vec<u8>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Message {
 /// The messages of a list received so far.
 #[derive(Debug, Default)]
 pub(crate) struct Listed {
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Vec<NetlinkMessage>,
     /// Whether the list changed while it was read: entries may be missing.
     changed: bool,
 }
@@ -80,7 +80,7 @@ pub(crate) enum Dump {
 }
 
 /// Requests a list from the kernel, and returns all of its messages.
-pub(super) fn dump(list: &List) -> Result<Vec<Message>, Error> {
+pub(super) fn dump(list: &List) -> Result<Vec<NetlinkMessage>, Error> {
     let mut listed = dump_once(list)?;
     for _ in 1..TRIES {
         if !listed.changed {
@@ -146,7 +146,7 @@ pub(crate) fn messages(mut block: &[u8], listed: &mut Listed) -> Dump {
             // The end of a list says whether the list is complete.
             NLMSG_DONE if code(body) >= 0 => return Dump::Done,
             NLMSG_DONE | NLMSG_ERROR => return Dump::Failed(reason(body)),
-            kind => listed.messages.push(Message {
+            kind => listed.messages.push(NetlinkMessage {
                 kind,
                 body: body.to_vec(),
             }),
@@ -169,7 +169,7 @@ fn reason(body: &[u8]) -> String {
     std::io::Error::from_raw_os_error(code).to_string()
 }
 
-impl Message {
+impl NetlinkMessage {
     pub(super) fn byte(&self, at: usize) -> Option<u8> {
         self.body.get(at).copied()
     }

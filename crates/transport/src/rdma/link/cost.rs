@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::slots::{Header, Slots};
 use super::unconnected::Unconnected;
 use crate::Geometry;
-use crate::rdma::{End, Rail, devices};
+use crate::rdma::{Rail, RailEnd, devices};
 
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 256 << 10,
@@ -35,7 +35,7 @@ pub(super) fn alone() -> Core {
         side.register(&domain, Access::REMOTE_WRITE).unwrap();
     }
     let [outgoing, incoming] = slots;
-    let end = End {
+    let end = RailEnd {
         port: 0,
         name: "nowhere".to_owned(),
         gid: *local.description.preferred().unwrap(),

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::super::posts::completion;
-use super::end::{Address, End, Rules, lock};
+use super::end::{Address, PairEnd, Rules, lock};
 use super::memory::{self, OWN_READ, OWN_WRITE};
 use super::random::Random;
 use super::request::{Data, Request};
@@ -18,10 +18,10 @@ const PAUSE: Duration = Duration::from_micros(50);
 
 /// The sending device of a queue pair.
 struct Carrier<'a> {
-    own: &'a End,
+    own: &'a PairEnd,
     to: Address,
     /// Looked up once: the lock of all queue pairs would order memory that no device orders.
-    peer: Option<Arc<End>>,
+    peer: Option<Arc<PairEnd>>,
     random: Random,
     /// How many requests before the current one ended without a completion.
     unsaid: u32,
@@ -34,7 +34,7 @@ struct Lagging {
 }
 
 /// Carries out requests in order, until the queue pair is destroyed.
-pub(super) fn carry(own: &End, to: Address, random: Random, requests: &Receiver<Request>) {
+pub(super) fn carry(own: &PairEnd, to: Address, random: Random, requests: &Receiver<Request>) {
     let mut carrier = Carrier {
         own,
         to,
@@ -157,12 +157,12 @@ impl Carrier<'_> {
     /// Calls `act` whenever the peer answers, with its rules locked, until there is a result.
     fn with_peer(
         &mut self,
-        mut act: impl FnMut(&End, &End, &Rules) -> Result<Option<()>, raw::ibv_wc_status>,
+        mut act: impl FnMut(&PairEnd, &PairEnd, &Rules) -> Result<Option<()>, raw::ibv_wc_status>,
     ) -> Result<(), raw::ibv_wc_status> {
         let mut until = Instant::now() + PATIENCE;
         while self.own.is_up() {
             if self.peer.is_none() {
-                self.peer = End::at(self.to);
+                self.peer = PairEnd::at(self.to);
             }
             if let Some(peer) = &self.peer
                 && !self.own.is_cut()
@@ -185,7 +185,7 @@ impl Carrier<'_> {
     }
 }
 
-impl End {
+impl PairEnd {
     /// The bytes that a request sends.
     fn bytes_of(&self, data: Data) -> Result<Vec<u8>, raw::ibv_wc_status> {
         match data {

@@ -12,11 +12,11 @@ use super::queue::{Arrivals, Posted};
 use crate::{Gid, raw};
 
 /// All ends, by number.
-static ENDS: Mutex<BTreeMap<u32, Arc<End>>> = Mutex::new(BTreeMap::new());
+static ENDS: Mutex<BTreeMap<u32, Arc<PairEnd>>> = Mutex::new(BTreeMap::new());
 
 /// The devices' knowledge of a queue pair. Its own device and that of its peer share no lock: that
 /// would order memory that no device orders.
-pub(super) struct End {
+pub(super) struct PairEnd {
     pub(super) address: Address,
     /// Its protection domain.
     pub(super) domain: usize,
@@ -58,7 +58,7 @@ pub(super) struct Rules {
     pub(super) access: u32,
 }
 
-impl End {
+impl PairEnd {
     pub(super) fn new(
         address: Address,
         domain: usize,

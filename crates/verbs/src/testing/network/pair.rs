@@ -15,7 +15,7 @@ use super::super::calls::{self, boxed};
 use super::super::posts::list;
 use super::carrier::carry;
 use super::devices::{cable_of, gid_of, next_seed};
-use super::end::{Address, End, Queues};
+use super::end::{Address, PairEnd, Queues};
 use super::queue::{Posted, arrivals};
 use super::random::Random;
 use super::registration;
@@ -26,7 +26,7 @@ use crate::{Gid, raw};
 struct Pair {
     raw: raw::ibv_qp,
     capacity: raw::ibv_qp_cap,
-    end: Arc<End>,
+    end: Arc<PairEnd>,
     requests: Sender<Request>,
     /// Kept until it is ready to send.
     unsent: Option<Receiver<Request>>,
@@ -76,7 +76,7 @@ pub(super) unsafe extern "C" fn create_qp(
         posted_sends: Posted::new(options.cap.max_send_wr),
         posted_receives: Posted::new(options.cap.max_recv_wr),
     };
-    let end = Arc::new(End::new(address, domain.addr(), cable, waiting, queues));
+    let end = Arc::new(PairEnd::new(address, domain.addr(), cable, waiting, queues));
     registration::join(&end);
     boxed(Pair {
         raw: pair,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nix::errno::Errno;
 
 use super::super::calls;
-use super::end::End;
+use super::end::PairEnd;
 use super::memory::Region;
 use crate::raw;
 
@@ -28,7 +28,7 @@ struct Registered {
 }
 
 /// Adds an end: other devices find it, and regions registered in its domain are admitted.
-pub(super) fn join(end: &Arc<End>) {
+pub(super) fn join(end: &Arc<PairEnd>) {
     let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     for one in registered.iter().filter(|one| one.domain == end.domain) {
         end.admit(one.keys, one.region);
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
         },
     };
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    for end in End::all_in(one.domain) {
+    for end in PairEnd::all_in(one.domain) {
         end.admit(one.keys, one.region);
     }
     registered.push(one);
@@ -91,7 +91,7 @@ pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
     let (keys, domain) = unsafe { ([(*region).lkey, (*region).rkey], (*region).pd.addr()) };
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     registered.retain(|one| one.keys != keys);
-    for end in End::all_in(domain) {
+    for end in PairEnd::all_in(domain) {
         end.dismiss(keys);
     }
     drop(registered);
