@@ -20,7 +20,7 @@ pub struct Hosts {
     /// Whether the host before this one in that ring has one rank only.
     pub(crate) prev_is_alone: bool,
     /// The positions that every host has: the number of ranks of the smallest host.
-    pub(crate) lanes: u32,
+    pub(crate) columns: u32,
 }
 
 /// The position of one rank in a ring of ranks.
@@ -43,7 +43,7 @@ impl Hosts {
         let mut hosts: Vec<_> = by_name.into_values().collect();
         // Ordered by their first ranks, so that names do not matter.
         hosts.sort_unstable();
-        let lanes = hosts.iter().map(Vec::len).min().unwrap_or(0) as u32;
+        let columns = hosts.iter().map(Vec::len).min().unwrap_or(0) as u32;
         let mut all: Vec<_> = (0..)
             .zip(host_of)
             .map(|(rank, _)| Self::one(rank, host_of.len() as u32))
@@ -59,7 +59,7 @@ impl Hosts {
                     inside: RingPosition::new(place, host.len() as u32, inside),
                     across: RingPosition::new(row, hosts.len() as u32, across),
                     prev_is_alone: hosts[before(row, 1, hosts.len() as u32) as usize].len() == 1,
-                    lanes,
+                    columns,
                     ..all[*rank as usize]
                 };
             }
@@ -75,7 +75,7 @@ impl Hosts {
             inside: RingPosition::new(rank, ranks, |place| place),
             across: RingPosition::new(0, 1, |_| rank),
             prev_is_alone: ranks == 1,
-            lanes: ranks,
+            columns: ranks,
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     fn names_and_order_of_ranks_do_not_matter() {
         let all = Hosts::of_all(&["b", "a", "b", "a", "a"]);
         assert!((0..).zip(&all).all(|(rank, hosts)| hosts.is_of(rank, 5)));
-        assert!(all.iter().all(|hosts| hosts.lanes == 2));
+        assert!(all.iter().all(|hosts| hosts.columns == 2));
         let position = |index, size, next, prev| RingPosition {
             index,
             size,

@@ -1,10 +1,11 @@
 //! All-reduce in two levels: the ranks of a host divide among them what crosses between hosts.
 //!
-//! A lane is a position that every host has. A round is divided into one share per lane, and each
-//! share into one block per host. The ranks of a host reduce each share, around their ring, onto
-//! the rank whose position is the share's lane; the ranks of a lane reduce and distribute the
-//! blocks around the ring of hosts; the ranks of a host pass the shares around. On hosts larger
-//! than the smallest, ranks beyond the lanes own no share: they only take part in the host's rings.
+//! A column is a position that every host has. A round is divided into one share per column, and
+//! each share into one block per host. The ranks of a host reduce each share, around their ring,
+//! onto the rank whose position is the share's column; the ranks of a column reduce and distribute
+//! the blocks around the ring of hosts; the ranks of a host pass the shares around. On hosts larger
+//! than the smallest, ranks beyond the columns own no share: they only take part in the host's
+//! rings.
 //!
 //! A block is reduced within the hosts just before the ring of hosts needs it, and distributed just
 //! after it is complete there, so messages between hosts are in flight while the ranks of a host
@@ -27,7 +28,7 @@ pub(crate) struct Hierarchical {
     last: Cut,
 }
 
-/// How a round is divided: into the blocks of lane 0, those of lane 1, and so on.
+/// How a round is divided: into the blocks of column 0, those of column 1, and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     blocks: Split,
@@ -37,7 +38,7 @@ struct Cut {
 
 impl Hierarchical {
     pub(crate) fn new(hosts: Hosts, shape: &Shape) -> Self {
-        let blocks = hosts.lanes * hosts.across.size;
+        let blocks = hosts.columns * hosts.across.size;
         let piece = u64::from(blocks) * shape.chunk;
         let cut = |len: u64| {
             let blocks = Split::new(len, blocks, shape.chunk);
@@ -107,12 +108,12 @@ impl Hierarchical {
         let RingPosition {
             size, next, prev, ..
         } = self.hosts.across;
-        let lane = self.hosts.inside.index;
-        if size == 1 || lane >= self.hosts.lanes {
+        let column = self.hosts.inside.index;
+        if size == 1 || column >= self.hosts.columns {
             return Step::nothing(self.rank);
         }
         let block = self.block(k);
-        let Piece { offset, len } = self.piece(round, lane, block, block + 1);
+        let Piece { offset, len } = self.piece(round, column, block, block + 1);
         let output = Span::output(offset, len);
         // A rank that is alone on its host only has its own contribution.
         let partial = if self.hosts.inside.size == 1 {
@@ -187,7 +188,7 @@ impl Hierarchical {
     /// The part of a group that `owner` owns.
     fn group(&self, round: Piece, owner: u32, group: Option<u32>) -> Piece {
         match group {
-            Some(group) if owner < self.hosts.lanes => {
+            Some(group) if owner < self.hosts.columns => {
                 let per_turn = self.cut(round).per_turn;
                 let first = group * per_turn;
                 let end = (first + per_turn).min(self.hosts.across.size);
@@ -197,9 +198,9 @@ impl Hierarchical {
         }
     }
 
-    /// Blocks `first..end` of a lane.
-    fn piece(&self, round: Piece, lane: u32, first: u32, end: u32) -> Piece {
-        let before = lane * self.hosts.across.size;
+    /// Blocks `first..end` of a column.
+    fn piece(&self, round: Piece, column: u32, first: u32, end: u32) -> Piece {
+        let before = column * self.hosts.across.size;
         let piece = self.cut(round).blocks.run(before + first, before + end);
         Piece {
             offset: round.offset + piece.offset,

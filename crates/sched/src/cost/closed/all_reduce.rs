@@ -106,25 +106,25 @@ impl ClosedForm<'_> {
     pub(super) fn hierarchical(&self) -> f64 {
         let per_host = self.fabric.per_host(self.size).min(self.size);
         let hosts = self.size.div_ceil(per_host);
-        let lanes = match self.size % per_host {
+        let columns = match self.size % per_host {
             0 => per_host,
             last => last,
         };
         let levels = Levels {
             inside: self.path_inside(per_host),
-            across: self.path_to_next_host(per_host, lanes),
+            across: self.path_to_next_host(per_host, columns),
             per_host: f64::from(per_host),
             hosts: f64::from(hosts),
             is_one_port: !matches!(self.fabric, Fabric::Hosts { .. }),
         };
-        self.rounds(self.bytes / f64::from(lanes * hosts), |block| {
+        self.rounds(self.bytes / f64::from(columns * hosts), |block| {
             let fit = (self.chunk / block).floor().clamp(1.0, levels.hosts);
             levels.round(block, fit)
         })
     }
 
-    /// The path of messages that the ranks of all lanes send to the rank `per_host` further.
-    fn path_to_next_host(&self, per_host: u32, lanes: u32) -> Path<'_> {
+    /// The path of messages that the ranks of all columns send to the rank `per_host` further.
+    fn path_to_next_host(&self, per_host: u32, columns: u32) -> Path<'_> {
         let path = self.path_at(per_host);
         match self.fabric {
             Fabric::Cables(_) => Path {
@@ -132,7 +132,7 @@ impl ClosedForm<'_> {
                 ..path
             },
             Fabric::Hosts { cards, .. } => Path {
-                sharing: f64::from(lanes.div_ceil(*cards)),
+                sharing: f64::from(columns.div_ceil(*cards)),
                 ..path
             },
             Fabric::Switch(_) => path,
