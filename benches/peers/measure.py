@@ -8,7 +8,7 @@ import data
 import load
 import machine
 import report
-from contestants import Call, Floor
+from programs import Call, Floor
 from tables import LARGE, LARGE_ROUNDS, Programs, against, all_tables
 
 # Calls are repeated for about this long per way (microseconds); in the trial, at an assumed speed.

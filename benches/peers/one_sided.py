@@ -7,7 +7,7 @@ import statistics
 import sys
 
 import load
-from contestants import Call, Setting
+from programs import Call, Setting
 from tables import Programs, rotating_room
 
 SIZES = (1 << 10, 2 << 10, 3 << 10, 4 << 10, 6 << 10, 8 << 10, 12 << 10, 16 << 10, 32 << 10, 64 << 10)

@@ -5,7 +5,7 @@ import datetime
 import data
 import machine
 import markdown
-from contestants import Floor, Ours, Peer
+from programs import Floor, Ours, Peer
 from tables import LARGE, LARGE_ROUNDS, SHARE_FROM
 
 WAYS = ("out of place", "in place")

@@ -1,6 +1,6 @@
 """The peers' settings to try, without those that never came near the best."""
 
-from contestants import DEFAULT, Setting
+from programs import DEFAULT, Setting
 
 
 def mca(**parameters):

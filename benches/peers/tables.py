@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import machine
 import settings
-from contestants import Floor, Ours, Peer, Setting
+from programs import Floor, Ours, Peer, Setting
 
 ALL_REDUCE_SIZES = (8, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20,
                     16 << 20, 32 << 20, 128 << 20, 1 << 30)

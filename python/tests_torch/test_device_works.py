@@ -16,7 +16,7 @@ import torch.distributed as dist
 from spark_ccl import InvalidError
 from spark_ccl.torch.device_work import DeviceWork, Enqueued
 from spark_ccl.torch.devices import DeviceCalls
-from spark_ccl.torch.soon import Soon
+from spark_ccl.torch.delayed import Soon
 
 
 def calls_without_gpu() -> DeviceCalls:

@@ -27,8 +27,8 @@ from .blocks import (
     split_counts,
 )
 from .messages import Messages
+from .options import options
 from .reductions import Reductions
-from .starts import options
 from .tensors import moved, pointer
 from .work import Work
 

@@ -21,9 +21,9 @@ from ..communicator import Communicator
 from ..errors import Error, InvalidError, TimedOutError
 from .blocks import Tensors, apart, in_order, only, split_counts
 from .calls import Calls
+from .delayed import Soon
 from .device_work import DeviceWork, Enqueued
-from .soon import Soon
-from .starts import is_async, seconds_of
+from .options import is_async, seconds_of
 from .tensors import check_all_on, moved, pointer, tensors_in
 from .work import END_WITHIN, LOOK_EVERY
 

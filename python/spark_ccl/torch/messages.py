@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..errors import InvalidError
 from .blocks import Tensors, in_order, only
-from .mail import Mail, Receipt
-from .starts import Starts
+from .options import Starts
+from .tagged import Mail, Receipt
 from .tensors import moved, pointer
 from .work import Work
 

@@ -17,10 +17,10 @@ from .._handle import Handle
 from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import in_flight
-from .mail import Mail
-from .places import Gpu, Places
+from .by_device import Gpu, Places
+from .options import LONGEST
 from .rendezvous import NAME, meet
-from .starts import LONGEST
+from .tagged import Mail
 from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
 

@@ -12,8 +12,8 @@ from ..errors import InvalidError
 from ..work import Work as Started
 from .bits import Bits
 from .blocks import Tensors, copied, each_of, in_order, listed, only, overlap, pairs, same_shape
+from .options import Starts, options
 from .sparse import Sparse
-from .starts import Starts, options
 from .tensors import moved, pointer, reduced
 from .work import Work
 

@@ -13,8 +13,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from ..errors import InvalidError
 from .calls import Calls
 from .devices import DeviceCalls
+from .options import limit_of
 from .rendezvous import meet_on_device
-from .starts import limit_of
 from .tensors import check_has_memory
 
 # The calls that take tensors, by all their names.
