@@ -1,4 +1,4 @@
-"""Runs all contestants in turn and reports medians; `benches/peers.sh` prepares what it needs."""
+"""Runs all programs in turn and reports medians; `benches/peers.sh` prepares what it needs."""
 
 import argparse
 import statistics
@@ -78,44 +78,44 @@ def measure(table, options):
     lines = []
     for size in (size for size in table.sizes if options.min <= size <= options.max):
         if lines and size > LARGE:
-            kept = [as_before(contestant, lines[-1], i)
-                    for i, contestant in enumerate(table.contestants)]
+            kept = [as_before(program, lines[-1], i)
+                    for i, program in enumerate(table.programs)]
         else:
-            kept = [promising(contestant, table, size) for contestant in table.contestants]
+            kept = [promising(program, table, size) for program in table.programs]
         lines.append(Line(size, run_rounds(table, size, kept, options)))
     return lines
 
 
-def as_before(contestant, line, number):
+def as_before(program, line, number):
     """The best settings of the previous size; for such sizes the fewest calls."""
-    if isinstance(contestant, Floor):
-        return dict.fromkeys(contestant.settings, STRETCH)
+    if isinstance(program, Floor):
+        return dict.fromkeys(program.settings, STRETCH)
     return {line.best(number, way).setting: STRETCH for way in WAYS}
 
 
-def promising(contestant, table, size):
+def promising(program, table, size):
     """The best settings, out of place and in place (all settings of floors), each with the
     microseconds of a call. The trial is short, and its buffers are not quite as cold."""
-    print(f"{table.name}: {size} bytes, trial of {contestant.title}", file=sys.stderr)
+    print(f"{table.name}: {size} bytes, trial of {program.title}", file=sys.stderr)
     expected = table.latency + size / BYTES_PER_MICROSECOND
     call = Call(table.collective, size, calls(TRIAL_STRETCH, expected), table.room // 8)
-    times = {setting: [way.wall for way in contestant.run(setting, call)]
-             for setting in contestant.settings}
+    times = {setting: [way.wall for way in program.run(setting, call)]
+             for setting in program.settings}
     best = {min(times, key=lambda setting: times[setting][way]) for way in WAYS}
     return {setting: max(ways) for setting, ways in times.items()
-            if setting in best or isinstance(contestant, Floor)}
+            if setting in best or isinstance(program, Floor)}
 
 
 def run_rounds(table, size, kept, options):
-    """Runs all contestants in turn, round by round. Returns each one's times of each setting."""
+    """Runs all programs in turn, round by round. Returns each one's times of each setting."""
     rounds = options.rounds if size <= LARGE else min(options.rounds, LARGE_ROUNDS)
     results = [{setting: [] for setting in own} for own in kept]
     for number in range(rounds):
         print(f"{table.name}: {size} bytes, round {number + 1} of {rounds}", file=sys.stderr)
-        for contestant, own, result in zip(table.contestants, kept, results):
+        for program, own, result in zip(table.programs, kept, results):
             for setting, expected in own.items():
                 call = Call(table.collective, size, calls(STRETCH, expected), table.room)
-                result[setting].append(contestant.run(setting, call))
+                result[setting].append(program.run(setting, call))
     return results
 
 
@@ -124,17 +124,17 @@ def calls(stretch, expected):
 
 
 class Line:
-    """The results of one size: for each contestant, a dict from a setting to the times (out of
+    """The results of one size: for each program, a dict from a setting to the times (out of
     place, in place) of each round."""
 
     def __init__(self, size, results):
         self.size = size
         self.results = results
 
-    def best(self, contestant, way):
-        """The contestant's best setting, and its times."""
+    def best(self, program, way):
+        """The program's best setting, and its times."""
         return min((Best(setting, [run[way] for run in runs])
-                    for setting, runs in self.results[contestant].items()),
+                    for setting, runs in self.results[program].items()),
                    key=lambda best: best.wall)
 
 

@@ -129,6 +129,6 @@ def execute(command, env):
 
 
 def environment():
-    """This process's environment, without what would change a contestant's settings."""
+    """This process's environment, without what would change a program's settings."""
     prefixes = ("SPARK_CCL_", "NCCL_", "OMPI_MCA_", "MPIR_CVAR_", "UCX_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}

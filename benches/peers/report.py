@@ -37,21 +37,21 @@ def grid(table, lines, way, title):
 
 def row(table, line, way):
     """Pairs of the column's head and the cell; times in microseconds."""
-    bests = [line.best(i, way) for i in range(len(table.contestants))]
-    by_title = {contestant.title: best for contestant, best in zip(table.contestants, bests)}
-    peers = [best for contestant, best in zip(table.contestants, bests)
-             if isinstance(contestant, Peer)]
+    bests = [line.best(i, way) for i in range(len(table.programs))]
+    by_title = {program.title: best for program, best in zip(table.programs, bests)}
+    peers = [best for program, best in zip(table.programs, bests)
+             if isinstance(program, Peer)]
     # Without peers, the others are compared with the first.
     rival = min(peers or bests[:1], key=lambda best: best.wall)
     cells = [("bytes", binary(line.size))]
-    for contestant, best in zip(table.contestants, bests):
-        shows_cpu = table.shows_cpu and not isinstance(contestant, Floor)
-        cells.append((contestant.title, times(best, shows_cpu)))
-        if isinstance(contestant, Ours) and best is not rival:
+    for program, best in zip(table.programs, bests):
+        shows_cpu = table.shows_cpu and not isinstance(program, Floor)
+        cells.append((program.title, times(best, shows_cpu)))
+        if isinstance(program, Ours) and best is not rival:
             cells.append(("ratio", f"{rival.wall / best.wall:.2f}"))
-            if contestant.floor:
+            if program.floor:
                 cells.append(("share of floor",
-                              share(by_title[contestant.floor], best, line.size)))
+                              share(by_title[program.floor], best, line.size)))
     return cells + [("spread", f"{100 * max(best.spread for best in bests):.0f} %")]
 
 
@@ -62,14 +62,14 @@ def share(floor, ours, size):
 def settings(table, lines):
     """Lists the best setting of each peer, and the others that were tried."""
     sentences = []
-    for i, contestant in enumerate(table.contestants):
-        if not isinstance(contestant, Peer):
+    for i, program in enumerate(table.programs):
+        if not isinstance(program, Peer):
             continue
         best = "; ".join(f"{binary(line.size)}: " + " / ".join(line.best(i, way).setting.name
                                                                for way in range(len(WAYS)))
                          for line in lines)
-        tried = "; ".join(setting.name for setting in contestant.settings)
-        sentences.append(f"{contestant.title}, best settings (out of place / in place): {best}.\n"
+        tried = "; ".join(setting.name for setting in program.settings)
+        sentences.append(f"{program.title}, best settings (out of place / in place): {best}.\n"
                          f"Tried: {tried}.")
     return sentences
 

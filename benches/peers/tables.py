@@ -1,4 +1,4 @@
-"""The tables: their measurements, and the contestants."""
+"""The tables: their measurements, and the programs."""
 
 import os
 from dataclasses import dataclass, replace
@@ -30,14 +30,14 @@ class Table:
     title: str
     collective: str
     sizes: tuple
-    contestants: tuple
+    programs: tuple
     room: int = 0
     latency: float = 1.0
     shows_cpu: bool = False
 
 
 class Programs:
-    """The contestants' programs, and how a number of their ranks is started."""
+    """The programs, and how a number of their ranks is started."""
 
     def __init__(self, folder, spark_perf):
         self.folder = folder
@@ -95,9 +95,9 @@ def all_tables(programs):
 
 def against(table, program):
     """Our own columns, each beside that of another build, and in a table of its own."""
-    ours = [replace(column, floor=None) for column in table.contestants
+    ours = [replace(column, floor=None) for column in table.programs
             if isinstance(column, Ours)]
-    return [replace(table, title=f"{table.title}: {column.title}", contestants=(
+    return [replace(table, title=f"{table.title}: {column.title}", programs=(
         replace(column, title="other build", program=program), column)) for column in ours]
 
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from spark_ccl import InvalidError
 from spark_ccl.torch.device_work import DeviceWork, Enqueued
 from spark_ccl.torch.devices import DeviceCalls
-from spark_ccl.torch.delayed import Soon
+from spark_ccl.torch.delayed import Delayed
 
 
 def calls_without_gpu() -> DeviceCalls:
@@ -26,7 +26,7 @@ def calls_without_gpu() -> DeviceCalls:
     calls._batch = None
     calls._stream = mock.sentinel.stream
     calls._communicator = mock.Mock()
-    calls._soon = Soon(calls._send, 0.01)
+    calls._delayed = Delayed(calls._send, 0.01)
     return calls
 
 
@@ -85,7 +85,7 @@ class Works(unittest.TestCase):
                 self.assertTrue(launched.wait(60))
                 self.assertEqual(sent, [first, second])
                 sent.clear()
-            calls._soon.close(60)
+            calls._delayed.close(60)
 
     def test_a_batch_goes_out_at_its_end(self) -> None:
         calls = calls_without_gpu()

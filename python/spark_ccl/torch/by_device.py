@@ -50,7 +50,7 @@ class Gpu:
         return self.calls
 
 
-class Places(Calls):
+class CallsByDevice(Calls):
     """The calls of a group, by the place of their tensors. Calls on the CPU are its own."""
 
     _gpu: Gpu
@@ -102,10 +102,10 @@ def _awaited(given: Any) -> Any:
     return given
 
 
-def _by_place(name: str) -> Callable[..., Any]:
+def _by_device(name: str) -> Callable[..., Any]:
     on_host = getattr(Calls, name)
 
-    def call(self: Places, *arguments: Any, **options: Any) -> Any:
+    def call(self: CallsByDevice, *arguments: Any, **options: Any) -> Any:
         arguments = _awaited(arguments)
         on_device = self._calls_for(arguments)
         if on_device is None:
@@ -121,4 +121,4 @@ def _by_place(name: str) -> Callable[..., Any]:
 
 
 for _name in _NAMES:
-    setattr(Places, _name, _by_place(_name))
+    setattr(CallsByDevice, _name, _by_device(_name))

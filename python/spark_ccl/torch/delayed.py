@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-class Soon:
+class Delayed:
     """Calls a function on a thread of its own, which starts at the first request."""
 
     def __init__(self, do: Callable[[], None], after: float) -> None:
@@ -27,7 +27,7 @@ class Soon:
                 return
             self._due = time.monotonic() + self._after
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="spark-ccl-soon", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="spark-ccl-delayed", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 

@@ -21,7 +21,7 @@ from ..communicator import Communicator
 from ..errors import Error, InvalidError, TimedOutError
 from .blocks import Tensors, apart, in_order, only, split_counts
 from .calls import Calls
-from .delayed import Soon
+from .delayed import Delayed
 from .device_work import DeviceWork, Enqueued
 from .options import is_async, seconds_of
 from .tensors import check_all_on, moved, pointer, tensors_in
@@ -47,7 +47,7 @@ class DeviceCalls(Calls):
         self._waiting: list[DeviceWork] = []
         # All calls of the open batch, also those that are already enqueued.
         self._batch: list[DeviceWork] | None = None
-        self._soon = Soon(self._send, SEND_AFTER)
+        self._delayed = Delayed(self._send, SEND_AFTER)
         # The end of the last enqueued work, outside graphs.
         self._last: torch.cuda.Event | None = None
 
@@ -85,7 +85,7 @@ class DeviceCalls(Calls):
     def close(self) -> None:
         """Enqueues pending calls and waits for all, within the group's timeout and while the
         communicator works. Calls that have not run then are aborted when the communicator ends."""
-        self._soon.close(END_WITHIN)
+        self._delayed.close(END_WITHIN)
         with contextlib.suppress(Error, RuntimeError):
             self.flush()
             deadline = time.monotonic() + self._timeout.total_seconds()
@@ -148,7 +148,7 @@ class DeviceCalls(Calls):
                 self._batch.append(work)
             # Calls of another thread would not be captured.
             elif not _captures():
-                self._soon.ask()
+                self._delayed.ask()
         return work
 
     def _send(self) -> None:

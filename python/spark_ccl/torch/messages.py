@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..errors import InvalidError
 from .blocks import Tensors, in_order, only
-from .options import Starts
-from .tagged import Mail, Receipt
+from .options import CallStarter
+from .tagged import Receipt, TaggedMessages
 from .tensors import moved, pointer
 from .work import Work
 
@@ -25,10 +25,10 @@ class Message(Work):
         return source
 
 
-class Messages(Starts):
+class Messages(CallStarter):
     """The point-to-point operations of a group, under PyTorch's names."""
 
-    _mail: Mail
+    _tagged: TaggedMessages
 
     def send(self, tensors: Tensors, to: int, tag: int) -> Work:
         _check_tag(tag)
@@ -37,7 +37,7 @@ class Messages(Starts):
         if tag == 0:
             started = self._start(None, "send", at, *moved(ordered), to, keep=ordered)
         else:
-            started = self._mail.send(ordered, to, tag)
+            started = self._tagged.send(ordered, to, tag)
         return Message(started, list(tensors), self._futures)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
@@ -46,7 +46,7 @@ class Messages(Starts):
             return self._expect(tensors, source, tag)
         ordered, finish = in_order(only(tensors))
         at = pointer(ordered, "the tensor")
-        with self._mail.changed:
+        with self._tagged.changed:
             started = self._start(None, "recv", at, *moved(ordered), source, keep=ordered)
         message = Message(started, list(tensors), self._futures, finish)
         message._source = source
@@ -59,7 +59,7 @@ class Messages(Starts):
     def _expect(self, tensors: Tensors, source: int | None, tag: int) -> Work:
         ordered, finish = in_order(only(tensors))
         pointer(ordered, "the tensor")
-        receipt = self._mail.expect(ordered, source, tag, self._timeout)
+        receipt = self._tagged.expect(ordered, source, tag, self._timeout)
         message = Message([receipt], list(tensors), self._futures, finish)
         message._receipt = receipt
         return message

@@ -48,7 +48,7 @@ def seconds_of(opts: Any) -> float | None:
     return None if limit is None else limit.total_seconds()
 
 
-class Starts:
+class CallStarter:
     """A communicator, and how calls begin on it."""
 
     _communicator: Communicator

@@ -17,10 +17,10 @@ from .._handle import Handle
 from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import in_flight
-from .by_device import Gpu, Places
+from .by_device import CallsByDevice, Gpu
 from .options import LONGEST
 from .rendezvous import NAME, meet
-from .tagged import Mail
+from .tagged import TaggedMessages
 from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
 
@@ -35,20 +35,20 @@ def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
     alone = not HAS_BACKENDS or given.process_group.name() == _ALONE
     timeout = min(given.timeout, LONGEST)
     communicator = meet(given.store, given.group_rank, given.group_size, timeout)
-    mail = _mail_of(communicator)
+    tagged = _tagged_messages_of(communicator)
     if alone:
-        return ProcessGroup(communicator, mail, timeout, given.store)
-    return PartOfGroup(communicator, mail, timeout, given.store)
+        return ProcessGroup(communicator, tagged, timeout, given.store)
+    return PartOfGroup(communicator, tagged, timeout, given.store)
 
 
-def _mail_of(communicator: Communicator) -> Mail:
-    """The mail of the ranks of a communicator; all of them call this."""
+def _tagged_messages_of(communicator: Communicator) -> TaggedMessages:
+    """The tagged messages of the ranks of a communicator; all of them call this."""
     tagged = communicator.split(0, communicator.rank)
     assert tagged is not None, "every rank is in it"
-    return Mail(communicator, tagged)
+    return TaggedMessages(communicator, tagged)
 
 
-class _Group(Places):
+class _Group(CallsByDevice):
     """A communicator, and PyTorch's operations on it as a whole."""
 
     # PyTorch asks for `eager_connect_single_device` of backends that can be split.
@@ -57,9 +57,9 @@ class _Group(Places):
     supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = False
     _supports_time_estimate = False
 
-    def _hold(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
+    def _hold(self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any) -> None:
         self._communicator = communicator
-        self._mail = mail
+        self._tagged = tagged
         self._rank = communicator.rank
         self._size = communicator.size
         self._timeout = timeout
@@ -95,7 +95,7 @@ class _Group(Places):
                 communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
-        self._mail.close()
+        self._tagged.close()
         if self._gpu.calls is not None:
             self._gpu.calls.close()
         for communicator in self._communicators():
@@ -106,7 +106,7 @@ class _Group(Places):
 
     def _communicators(self) -> list[Communicator]:
         of_device = [] if self._gpu.calls is None else [self._gpu.calls.communicator]
-        return [self._communicator, self._mail.tagged, *of_device]
+        return [self._communicator, self._tagged.tagged, *of_device]
 
 
 def _end_calls(communicator: Communicator) -> None:
@@ -132,15 +132,15 @@ def _done_soon(handle: Handle) -> bool:
 class ProcessGroup(_Group, dist.ProcessGroup):
     """A group with `spark_ccl` as its only backend. Calls do not go through PyTorch's C++."""
 
-    def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
+    def __init__(self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
-        self._hold(communicator, mail, timeout, store)
+        self._hold(communicator, tagged, timeout, store)
         self._store = store
         self._name = self._description = "undefined"
         if HAS_BACKENDS:
             # Answers what PyTorch asks of the backend, not of the group.
             self._set_default_backend(self.BackendType.CUSTOM)
-            part = PartOfGroup(communicator, mail, timeout, store)
+            part = PartOfGroup(communicator, tagged, timeout, store)
             part._gpu = self._gpu
             for device in self._device_types:
                 self._register_backend(device, self.BackendType.CUSTOM, part)
@@ -173,7 +173,7 @@ class ProcessGroup(_Group, dist.ProcessGroup):
         if communicator is None:
             return None
         part = ProcessGroup(
-            communicator, _mail_of(communicator), self._timeout, PrefixStore(f"{group_name}/", self._store)
+            communicator, _tagged_messages_of(communicator), self._timeout, PrefixStore(f"{group_name}/", self._store)
         )
         part.set_timeout(timeout or self._timeout)
         part.setGroupName(group_name or "undefined")
@@ -206,9 +206,9 @@ class ProcessGroup(_Group, dist.ProcessGroup):
 class PartOfGroup(_Group, _Backend):
     """A backend of a group that has others: `"cpu:spark_ccl,cuda:nccl"`."""
 
-    def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
+    def __init__(self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
-        self._hold(communicator, mail, timeout, store)
+        self._hold(communicator, tagged, timeout, store)
 
     @property
     def options(self) -> Any:
@@ -219,6 +219,6 @@ class PartOfGroup(_Group, _Backend):
         if communicator is None:
             # PyTorch 2.15 would not survive `None`.
             raise InvalidError("a group with several backends is split so that this rank is in no part; use new_group")
-        part = PartOfGroup(communicator, _mail_of(communicator), self._timeout, store)
+        part = PartOfGroup(communicator, _tagged_messages_of(communicator), self._timeout, store)
         part.set_timeout(options._timeout)
         return part

@@ -12,7 +12,7 @@ from ..errors import InvalidError
 from ..work import Work as Started
 from .bits import Bits
 from .blocks import Tensors, copied, each_of, in_order, listed, only, overlap, pairs, same_shape
-from .options import Starts, options
+from .options import CallStarter, options
 from .sparse import Sparse
 from .tensors import moved, pointer, reduced
 from .work import Work
@@ -21,7 +21,7 @@ from .work import Work
 _Begun = tuple[list[Started], Optional[Callable[[], None]]]
 
 
-class Reductions(Starts):
+class Reductions(CallStarter):
     """The reductions of a group, under PyTorch's names."""
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Work:

@@ -92,7 +92,7 @@ class _Kept:
         self.started = started
 
 
-class Mail:
+class TaggedMessages:
     """Messages with tags, and receives from any rank."""
 
     def __init__(self, plain: Communicator, tagged: Communicator) -> None:
@@ -122,7 +122,7 @@ class Mail:
                 raise InvalidError("the process group was destroyed")
             self._expected.append(receipt)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._carry, name="spark-ccl-mail", daemon=True)
+                self._thread = threading.Thread(target=self._carry, name="spark-ccl-tagged", daemon=True)
                 self._thread.start()
             self.changed.notify_all()
         return receipt
