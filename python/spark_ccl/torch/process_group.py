@@ -57,7 +57,9 @@ class _Group(CallsByDevice):
     supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = False
     _supports_time_estimate = False
 
-    def _hold(self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any) -> None:
+    def _hold(
+        self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any
+    ) -> None:
         self._communicator = communicator
         self._tagged = tagged
         self._rank = communicator.rank
@@ -132,7 +134,9 @@ def _done_soon(handle: Handle) -> bool:
 class ProcessGroup(_Group, dist.ProcessGroup):
     """A group with `spark_ccl` as its only backend. Calls do not go through PyTorch's C++."""
 
-    def __init__(self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any) -> None:
+    def __init__(
+        self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any
+    ) -> None:
         super().__init__(communicator.rank, communicator.size)
         self._hold(communicator, tagged, timeout, store)
         self._store = store
@@ -173,7 +177,10 @@ class ProcessGroup(_Group, dist.ProcessGroup):
         if communicator is None:
             return None
         part = ProcessGroup(
-            communicator, _tagged_messages_of(communicator), self._timeout, PrefixStore(f"{group_name}/", self._store)
+            communicator,
+            _tagged_messages_of(communicator),
+            self._timeout,
+            PrefixStore(f"{group_name}/", self._store),
         )
         part.set_timeout(timeout or self._timeout)
         part.setGroupName(group_name or "undefined")
@@ -206,7 +213,9 @@ class ProcessGroup(_Group, dist.ProcessGroup):
 class PartOfGroup(_Group, _Backend):
     """A backend of a group that has others: `"cpu:spark_ccl,cuda:nccl"`."""
 
-    def __init__(self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any) -> None:
+    def __init__(
+        self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any
+    ) -> None:
         super().__init__(communicator.rank, communicator.size)
         self._hold(communicator, tagged, timeout, store)
 
@@ -218,7 +227,9 @@ class PartOfGroup(_Group, _Backend):
         communicator = self._part(ranks)
         if communicator is None:
             # PyTorch 2.15 would not survive `None`.
-            raise InvalidError("a group with several backends is split so that this rank is in no part; use new_group")
+            raise InvalidError(
+                "a group with several backends is split so that this rank is in no part; use new_group"
+            )
         part = PartOfGroup(communicator, _tagged_messages_of(communicator), self._timeout, store)
         part.set_timeout(options._timeout)
         return part
