@@ -72,7 +72,8 @@ fn learn(comm: &Communicator, checkpoint: &mut Checkpoint) -> Result<f64, Error>
     let [done, mut learned] = first;
     for step in done as usize..STEPS {
         if std::env::var(ENDS_AT).is_ok_and(|at| at == step.to_string()) {
-            std::process::exit(1);
+            // As a crash would: a process that exits says goodbye.
+            std::process::abort();
         }
         let own = (comm.rank()..SAMPLES).step_by(comm.size());
         let mut sum = [own.map(|sample| (sample * step) as f64).sum::<f64>()];
