@@ -42,6 +42,10 @@ impl Rope {
         })
     }
 
+    pub(crate) fn device(&self) -> &Device {
+        self.cosines.device()
+    }
+
     fn turn(&self, heads: &Tensor, positions: Range<usize>) -> Result<Tensor> {
         let part = |table: &Tensor| table.narrow(0, positions.start, positions.len());
         let (cosines, sines) = (part(&self.cosines)?, part(&self.sines)?);

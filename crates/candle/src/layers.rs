@@ -232,6 +232,8 @@ pub struct Embedding {
     weight: Parameter,
     /// The first token of this rank.
     first: u32,
+    /// How many tokens there are on all ranks.
+    tokens: usize,
 }
 
 impl Embedding {
@@ -253,19 +255,44 @@ impl Embedding {
             form,
             weight: Parameter::load(group, &shape, "weight", own(group, 0), weights)?,
             first: rows.start as u32,
+            tokens,
         })
     }
 
-    /// How many bytes this rank's part takes.
-    pub fn bytes(&self) -> usize {
-        self.weight.bytes()
+    /// A layer whose outputs are logits of the tokens, by the same weight.
+    pub(crate) fn tied(&self) -> ColumnParallel {
+        ColumnParallel {
+            group: self.group.clone(),
+            form: self.form,
+            weight: self.weight.clone(),
+            bias: None,
+        }
     }
-}
 
-impl Module for Embedding {
-    /// The rows of tokens, which are of u32.
-    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
-        let weight = self.weight.now()?;
+    /// The weight, for one forward pass.
+    pub(crate) fn weight(&self) -> Result<Tensor> {
+        self.weight.now()
+    }
+
+    /// Refuses tokens that no rank has, which would have rows of zeros. Reading those of a GPU
+    /// would wait for it.
+    fn check(&self, tokens: &Tensor) -> Result<()> {
+        if !tokens.device().is_cpu() {
+            return Ok(());
+        }
+        let all = tokens.flatten_all()?.to_vec1::<u32>()?;
+        match all.into_iter().find(|&it| it as usize >= self.tokens) {
+            None => Ok(()),
+            Some(token) => {
+                let problem = format!("token {token} is none of the {} tokens", self.tokens);
+                Err(self.group.refuse("rows", &self.weight.name, problem))
+            }
+        }
+    }
+
+    /// The rows of tokens, by the weight of this pass.
+    pub(crate) fn rows(&self, weight: &Tensor, tokens: &Tensor) -> Result<Tensor> {
+        self.check(tokens)?;
         let (rows, hidden) = weight.dims2()?;
         let last = self.first + rows as u32 - 1;
         let clamped = tokens.clamp(self.first, last)?;
@@ -281,6 +308,19 @@ impl Module for Embedding {
         let values = values.broadcast_mul(&is_own)?;
         let name = format!("output of {}", self.weight.name);
         self.form.leave(&self.group, &values, &name)
+    }
+
+    /// How many bytes this rank's part takes.
+    pub fn bytes(&self) -> usize {
+        self.weight.bytes()
+    }
+}
+
+impl Module for Embedding {
+    /// The rows of tokens, which are of u32. On hosts, tokens that are not in the vocabulary are
+    /// refused; on GPUs, their rows are zeros.
+    fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+        self.rows(&self.weight()?, tokens)
     }
 }
 
@@ -313,6 +353,11 @@ impl Norm {
         })
     }
 
+    /// Whether the weight is a variable.
+    pub(crate) fn is_trained(&self) -> bool {
+        self.weight.tensor.track_op()
+    }
+
     /// How many bytes this rank's part takes.
     pub fn bytes(&self) -> usize {
         self.weight.bytes()
@@ -323,7 +368,7 @@ impl Module for Norm {
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         let norm = RmsNorm::new(self.form.shared(&self.group, &self.weight)?, self.epsilon);
         // candle's faster form has no gradient.
-        if input.track_op() || self.weight.tensor.track_op() {
+        if input.track_op() || self.is_trained() {
             norm.forward_diff(input)
         } else {
             norm.forward(input)

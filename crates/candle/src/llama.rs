@@ -5,10 +5,10 @@ mod config;
 
 use std::ops::Range;
 
-use candle_core::{Result, Tensor};
-use candle_nn::Module;
+use candle_core::{Device, Result, Tensor};
 use candle_nn::var_builder::{Backend, Shard};
-pub use config::{Config, RopeScaling};
+use candle_nn::{Linear, Module};
+pub use config::{Config, RopeParameters, RopeScaling};
 
 use crate::attention::{Attention, KeyValues, Rope};
 use crate::error::Error;
@@ -35,6 +35,8 @@ struct Head {
     group: Group,
     norm: Norm,
     logits: ColumnParallel,
+    /// The logits' weight is that of this rank's embedding.
+    shares_embedding: bool,
 }
 
 /// Keys and values of the tokens before, by block.
@@ -71,8 +73,12 @@ impl Llama {
     /// Loads this rank's part of some blocks: with the first one also the embedding, and with the
     /// last one also the logits.
     ///
+    /// Where embedding and logits are one weight (`tie_word_embeddings`), some blocks alone cannot
+    /// be trained: two ranks would have the weight, each with half of its gradient.
+    ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// As [`load`](Self::load); and [`Error::Model`] for variables of a tied model without all of
+    /// its blocks.
     pub fn load_blocks<B: Backend<Hints = Shard>>(
         group: &Group,
         form: Form,
@@ -91,15 +97,22 @@ impl Llama {
             let (tokens, hidden) = (config.vocab_size, config.hidden_size);
             Embedding::load(group, form, tokens, hidden, &model.pp("embed_tokens"))
         };
-        let is_last = blocks.end == config.num_hidden_layers;
+        let (is_first, is_last) = (blocks.start == 0, blocks.end == config.num_hidden_layers);
         let all = model.pp("layers");
         let load = |at| Block::load(group, form, config, &all.pp(at));
+        let embedding = is_first.then(embedding).transpose()?;
+        let blocks: Vec<_> = blocks.map(load).collect::<Result<_>>()?;
+        let is_trained = blocks.iter().any(|it| it.before_linear.is_trained());
+        if config.tie_word_embeddings && is_trained && !(is_first && is_last) {
+            let problem = "embedding and logits are one weight (tie_word_embeddings), which a \
+                           pipeline cannot train: take a model with two, or all blocks on each rank";
+            Err(Error::Model(problem.to_owned()))?;
+        }
+        let head = || Head::load(group, form, config, weights, embedding.as_ref());
         Ok(Self {
-            embedding: (blocks.start == 0).then(embedding).transpose()?,
-            blocks: blocks.map(load).collect::<Result<_>>()?,
-            head: is_last
-                .then(|| Head::load(group, form, config, weights))
-                .transpose()?,
+            head: is_last.then(head).transpose()?,
+            embedding,
+            blocks,
             rope: config.rope(weights.dtype(), weights.device())?,
         })
     }
@@ -107,11 +120,13 @@ impl Llama {
     /// How many bytes this rank's part takes.
     pub fn bytes(&self) -> usize {
         let blocks: usize = self.blocks.iter().map(Block::bytes).sum();
-        let head = self
-            .head
-            .as_ref()
-            .map_or(0, |it| it.norm.bytes() + it.logits.bytes());
+        let head = self.head.as_ref().map_or(0, Head::bytes);
         blocks + head + self.embedding.as_ref().map_or(0, Embedding::bytes)
+    }
+
+    /// Where the weights are, and tokens must be.
+    pub fn device(&self) -> &Device {
+        self.rope.device()
     }
 
     /// A cache without tokens.
@@ -124,17 +139,25 @@ impl Llama {
     /// output is what the next block takes.
     ///
     /// # Errors
-    /// Those of the group's calls, and candle's.
+    /// [`Error::Model`] for a cache of a model with another number of blocks; those of the group's
+    /// calls, and candle's.
     pub fn forward(&self, input: &Tensor, cache: &mut Cache) -> Result<Tensor> {
-        let mut values = match &self.embedding {
-            Some(embedding) => embedding.forward(input)?,
-            None => input.clone(),
+        if cache.0.len() != self.blocks.len() {
+            let (own, other) = (self.blocks.len(), cache.0.len());
+            let problem = format!("a cache of {other} blocks is not for a model with {own} here");
+            Err(Error::Model(problem))?;
+        }
+        // Once in a pass, also where the logits use it, too: then its gradient is one sum.
+        let weight = self.embedding.as_ref().map(Embedding::weight).transpose()?;
+        let mut values = match (&self.embedding, &weight) {
+            (Some(embedding), Some(weight)) => embedding.rows(weight, input)?,
+            _ => input.clone(),
         };
         for (block, before) in self.blocks.iter().zip(&mut cache.0) {
             values = block.forward(&values, &self.rope, before)?;
         }
         match &self.head {
-            Some(head) => head.forward(&values),
+            Some(head) => head.forward(&values, weight.filter(|_| head.shares_embedding)),
             None => Ok(values),
         }
     }
@@ -146,25 +169,42 @@ impl Head {
         form: Form,
         config: &Config,
         weights: &Weights<'_, B>,
+        embedding: Option<&Embedding>,
     ) -> Result<Self> {
         let (hidden, tokens) = (config.hidden_size, config.vocab_size);
         let model = weights.pp("model");
-        let of_logits = if config.tie_word_embeddings {
-            model.pp("embed_tokens")
-        } else {
-            weights.pp("lm_head")
+        let load = |weights| ColumnParallel::load(group, form, hidden, tokens, &weights);
+        let shared = embedding.filter(|_| config.tie_word_embeddings);
+        let logits = match shared {
+            Some(embedding) => embedding.tied(),
+            None if config.tie_word_embeddings => load(model.pp("embed_tokens"))?,
+            None => load(weights.pp("lm_head"))?,
         };
         Ok(Self {
             group: group.clone(),
             norm: Norm::load(group, form, hidden, config.rms_norm_eps, &model.pp("norm"))?,
-            logits: ColumnParallel::load(group, form, hidden, tokens, &of_logits)?,
+            logits,
+            shares_embedding: shared.is_some(),
         })
     }
-}
 
-impl Module for Head {
-    fn forward(&self, values: &Tensor) -> Result<Tensor> {
-        let own = self.logits.forward(&self.norm.forward(values)?)?;
+    /// Without a weight that the embedding has.
+    fn bytes(&self) -> usize {
+        let own = if self.shares_embedding {
+            0
+        } else {
+            self.logits.bytes()
+        };
+        self.norm.bytes() + own
+    }
+
+    /// The logits, by the embedding's weight of this pass if it is shared.
+    fn forward(&self, values: &Tensor, shared: Option<Tensor>) -> Result<Tensor> {
+        let entered = self.logits.enter(&self.norm.forward(values)?)?;
+        let own = match shared {
+            Some(weight) => Linear::new(weight, None).forward(&entered)?,
+            None => self.logits.own(&entered)?,
+        };
         self.group
             .all_gather(&own.contiguous()?, own.rank() - 1, "logits")
     }

@@ -30,24 +30,36 @@ pub struct Config {
     pub rms_norm_eps: f64,
     #[serde(default = "rope_theta")]
     pub rope_theta: f32,
-    pub rope_scaling: Option<RopeScaling>,
+    #[serde(alias = "rope_parameters")]
+    pub rope_scaling: Option<RopeParameters>,
     #[serde(default)]
     pub tie_word_embeddings: bool,
 }
 
-/// How Llama 3.1 and later stretch positions beyond those that the first training had.
+/// How positions turn: `rope_scaling`, or `rope_parameters` of transformers 5 and later, which also
+/// has the base.
 #[derive(Debug, Clone, Deserialize)]
 #[allow(missing_docs, reason = "the names say it, and are not ours")]
-pub struct RopeScaling {
-    #[serde(default)]
-    pub rope_type: String,
-    pub factor: f32,
-    #[serde(default)]
-    pub low_freq_factor: f32,
-    #[serde(default)]
-    pub high_freq_factor: f32,
-    #[serde(default)]
-    pub original_max_position_embeddings: usize,
+pub struct RopeParameters {
+    pub rope_theta: Option<f32>,
+    #[serde(flatten)]
+    pub scaling: RopeScaling,
+}
+
+/// Whether positions are stretched beyond those that the first training had.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "rope_type", rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names say it, and are not ours")]
+pub enum RopeScaling {
+    /// They are not.
+    Default,
+    /// As in Llama 3.1 and later.
+    Llama3 {
+        factor: f32,
+        low_freq_factor: f32,
+        high_freq_factor: f32,
+        original_max_position_embeddings: usize,
+    },
 }
 
 fn llama() -> String {
@@ -112,8 +124,7 @@ impl Config {
         } else if self.num_attention_heads == 0 {
             "the model has no heads".to_owned()
         } else {
-            let (heads, scaling) = (self.heads(), self.rope_scaling.as_ref());
-            let scaling = scaling.map_or("llama3", |it| &it.rope_type);
+            let heads = self.heads();
             if heads.keys == 0 || !heads.queries.is_multiple_of(heads.keys) {
                 format!(
                     "{} heads of queries cannot share {}",
@@ -124,8 +135,9 @@ impl Config {
                     "heads of {} elements cannot be turned in pairs",
                     heads.width
                 )
-            } else if scaling != "llama3" {
-                format!("positions are scaled by {scaling:?}, and only llama3 is known")
+            } else if !(self.theta() > 0.0 && self.scaling().is_possible()) {
+                let (theta, scaling) = (self.theta(), self.scaling());
+                format!("positions cannot turn by {scaling:?} with the base {theta}")
             } else {
                 return Ok(());
             }
@@ -133,14 +145,23 @@ impl Config {
         Err(Error::Model(problem))?
     }
 
+    /// The base of the turns.
+    fn theta(&self) -> f32 {
+        let newer = self.rope_scaling.as_ref().and_then(|it| it.rope_theta);
+        newer.unwrap_or(self.rope_theta)
+    }
+
+    fn scaling(&self) -> &RopeScaling {
+        let given = self.rope_scaling.as_ref();
+        given.map_or(&RopeScaling::Default, |it| &it.scaling)
+    }
+
     /// The angles of positions.
     pub(super) fn rope(&self, dtype: DType, device: &Device) -> Result<Rope> {
         let width = self.heads().width;
         let turns = (0..width / 2).map(|pair| {
-            let turn = self.rope_theta.powf(-2.0 * pair as f32 / width as f32);
-            self.rope_scaling
-                .as_ref()
-                .map_or(turn, |scaling| scaling.scaled(turn))
+            let turn = self.theta().powf(-2.0 * pair as f32 / width as f32);
+            self.scaling().scaled(turn)
         });
         let turns: Vec<f32> = turns.collect();
         Rope::new(&turns, self.max_position_embeddings, dtype, device)
@@ -148,11 +169,33 @@ impl Config {
 }
 
 impl RopeScaling {
+    /// Whether each turn has a value.
+    fn is_possible(&self) -> bool {
+        match *self {
+            Self::Default => true,
+            Self::Llama3 {
+                factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
+                original_max_position_embeddings: before,
+            } => factor > 0.0 && high > low && before > 0,
+        }
+    }
+
     /// A turn per position: slow ones are slowed down by the factor, fast ones are not.
     fn scaled(&self, turn: f32) -> f32 {
-        let rounds = self.original_max_position_embeddings as f32 * turn / TAU;
-        let fast = (rounds - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor);
-        let fast = fast.clamp(0.0, 1.0);
-        turn * (fast + (1.0 - fast) / self.factor)
+        match *self {
+            Self::Default => turn,
+            Self::Llama3 {
+                factor,
+                low_freq_factor: low,
+                high_freq_factor: high,
+                original_max_position_embeddings: before,
+            } => {
+                let rounds = before as f32 * turn / TAU;
+                let fast = ((rounds - low) / (high - low)).clamp(0.0, 1.0);
+                turn * (fast + (1.0 - fast) / factor)
+            }
+        }
     }
 }

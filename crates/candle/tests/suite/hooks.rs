@@ -92,6 +92,44 @@ fn gradients_come_as_they_are_made_and_are_reduced_meanwhile() {
 }
 
 #[test]
+fn a_tied_weight_comes_once_with_all_of_its_gradient() {
+    let folder = folder();
+    let mut config = Config::of_folder(folder.path()).unwrap();
+    config.tie_word_embeddings = true;
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let taken = Arc::clone(&found);
+    let hook = Hook::new(move |name, gradient| {
+        taken
+            .lock()
+            .unwrap()
+            .push((name.to_owned(), gradient.clone()));
+        Ok(())
+    });
+    let hooked = Group::alone().unwrap().hooked(hook);
+    let variables = VarMap::new();
+    let files = Files::of_folder(folder.path()).unwrap();
+    let weights = Trainable::builder(files, &variables, DType::F32, &Device::Cpu);
+    let llama = Llama::load(&hooked, Form::Whole, &config, &weights).unwrap();
+    let tokens = Tensor::arange(0_u32, 8, &Device::Cpu).unwrap();
+    let logits = llama
+        .forward(&tokens.unsqueeze(0).unwrap(), &mut llama.cache())
+        .unwrap();
+    let logits = logits.flatten_to(1).unwrap();
+    let gradients = loss::cross_entropy(&logits, &tokens)
+        .unwrap()
+        .backward()
+        .unwrap();
+    let name = "model.embed_tokens.weight";
+    let of_weight: Vec<_> = found.lock().unwrap().clone();
+    let of_weight: Vec<_> = of_weight.iter().filter(|(it, _)| it == name).collect();
+    assert_eq!(of_weight.len(), 1);
+    let all = in_order(&variables).unwrap();
+    assert!(all.iter().all(|(it, _)| it != "lm_head.weight"));
+    let (_, var) = all.iter().find(|(it, _)| it == name).unwrap();
+    assert_eq!(apart(&of_weight[0].1, gradients.get(var).unwrap()), 0.0);
+}
+
+#[test]
 fn an_error_of_a_hook_ends_backward() {
     let hook = Hook::new(|name, _| candle_core::bail!("no room for {name}"));
     let weight = candle_core::Var::new(&[1_f32], &Device::Cpu).unwrap();

@@ -1,9 +1,11 @@
 //! What is refused, and that the error names rank and tensor.
 
 use candle_core::{DType, Device, Tensor};
+use candle_nn::VarMap;
 use candle_nn::var_builder::Shard;
 use spark_ccl_candle::llama::{Config, Llama};
-use spark_ccl_candle::{Files, Form};
+use spark_ccl_candle::variables::Trainable;
+use spark_ccl_candle::{Files, Form, Group};
 
 use crate::files::folder;
 use crate::{errors, numbers, ranks};
@@ -139,6 +141,84 @@ fn configurations_of_other_models() {
         |it| it.num_hidden_layers = 9,
         "no file has the tensor model.layers.4",
     );
+}
+
+#[test]
+fn positions_that_are_unknown_or_impossible() {
+    let folder = folder();
+    let path = folder.path().join("config.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let error = |positions: &str| {
+        let added = format!("{{\"rope_parameters\": {{{positions}}},");
+        std::fs::write(&path, text.replacen('{', &added, 1)).unwrap();
+        Config::of_folder(folder.path()).unwrap_err().to_string()
+    };
+    for (positions, words) in [
+        ("\"rope_type\": \"yarn\", \"factor\": 2.0", "yarn"),
+        ("\"factor\": 2.0", "rope_type"),
+        (
+            "\"rope_type\": \"llama3\", \"factor\": 2.0",
+            "low_freq_factor",
+        ),
+    ] {
+        let error = error(positions);
+        assert!(
+            error.contains("config.json") && error.contains(words),
+            "{error}"
+        );
+    }
+    for (factor, low, high) in [(0.0, 1.0, 4.0), (8.0, 4.0, 4.0)] {
+        let error = error(&format!(
+            "\"rope_type\": \"llama3\", \"factor\": {factor}, \"low_freq_factor\": {low}, \
+             \"high_freq_factor\": {high}, \"original_max_position_embeddings\": 64"
+        ));
+        assert!(error.contains("positions cannot turn by Llama3"), "{error}");
+    }
+}
+
+#[test]
+fn some_blocks_of_a_tied_model_that_is_trained() {
+    let folder = folder();
+    let mut config = Config::of_folder(folder.path()).unwrap();
+    config.tie_word_embeddings = true;
+    let group = Group::alone().unwrap();
+    let files = || Files::of_folder(folder.path()).unwrap();
+    let variables = VarMap::new();
+    let weights = Trainable::builder(files(), &variables, DType::F32, &Device::Cpu);
+    for blocks in [0..2, 1..3, 2..4] {
+        let error = Llama::load_blocks(&group, Form::Whole, &config, &weights, blocks).unwrap_err();
+        assert!(error.to_string().contains("tie_word_embeddings"), "{error}");
+    }
+    // Without variables, they are as good as others.
+    let weights = files().builder(DType::F32, &Device::Cpu);
+    for blocks in [0..2, 1..3, 2..4] {
+        Llama::load_blocks(&group, Form::Whole, &config, &weights, blocks).unwrap();
+    }
+}
+
+#[test]
+fn tokens_and_caches_of_other_models() {
+    let folder = folder();
+    let config = Config::of_folder(folder.path()).unwrap();
+    let found = errors(2, |group| {
+        let weights = Files::of_folder(folder.path())?.builder(DType::F32, &Device::Cpu);
+        let llama = Llama::load(group, Form::Whole, &config, &weights)?;
+        llama.forward(
+            &Tensor::new(&[[3_u32, 512]], &Device::Cpu)?,
+            &mut llama.cache(),
+        )
+    });
+    all_say(
+        &found,
+        &["model.embed_tokens.weight", "token 512 is none of the 512"],
+    );
+    let found = errors(1, |group| {
+        let weights = Files::of_folder(folder.path())?.builder(DType::F32, &Device::Cpu);
+        let llama = Llama::load(group, Form::Whole, &config, &weights)?;
+        let part = Llama::load_blocks(group, Form::Whole, &config, &weights, 0..2)?;
+        llama.forward(&Tensor::new(&[[3_u32]], &Device::Cpu)?, &mut part.cache())
+    });
+    assert!(found[0].contains("a cache of 2 blocks"), "{found:?}");
 }
 
 #[test]
