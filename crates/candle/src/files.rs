@@ -47,7 +47,7 @@ impl Files {
     /// All safetensors files of a folder, as Hugging Face has them.
     ///
     /// # Errors
-    /// [`Error::File`] if there are none, or one is damaged.
+    /// [`Error::File`] if there are none, one is damaged, or two have a tensor of one name.
     pub fn of_folder(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         let entries = std::fs::read_dir(folder).map_err(|error| of_file(folder, error))?;
@@ -97,10 +97,17 @@ impl Files {
             serde_json::from_slice(&header[8..]).map_err(|error| wrong(&error))?;
         let begin = header.len() as u64;
         for (name, info) in metadata.tensors() {
-            let end = begin + info.data_offsets.1 as u64;
-            if end > whole {
-                let problem = format!("{name} ends at byte {end}, and the file has {whole}");
+            let end = begin.checked_add(info.data_offsets.1 as u64);
+            if end.is_none_or(|end| end > whole) {
+                let end = info.data_offsets.1;
+                let problem = format!(
+                    "{name} ends at byte {end} behind {begin} of the header, and the file has {whole}"
+                );
                 return Err(wrong(&problem));
+            }
+            if let Some(other) = self.tensors.get(&name) {
+                let other = self.opened[other.file].0.display();
+                return Err(wrong(&format!("the tensor {name} is in {other}, too")));
             }
             let begin = begin + info.data_offsets.0 as u64;
             let place = Place {
@@ -144,6 +151,16 @@ impl Files {
             rank,
             world_size,
         } = shard;
+        if rank >= world_size {
+            let problem = format!("{name} in {world_size} parts has no part {rank}");
+            return Err(of_file(&self.folder, problem));
+        }
+        // A number, too, which has no dimension.
+        if world_size == 1 {
+            let len = dims.iter().product::<usize>() * stored.size_in_bytes();
+            let bytes = self.read(place, 1, 0, 0, len)?;
+            return Tensor::from_raw_buffer(&bytes, stored, &dims, device)?.to_dtype(dtype);
+        }
         let rank_has = dims
             .get(dim)
             .filter(|count| count.is_multiple_of(world_size));

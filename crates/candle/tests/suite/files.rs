@@ -3,12 +3,14 @@
 #[path = "../../examples/shared/making.rs"]
 mod making;
 
-use candle_core::{DType, Device};
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Tensor};
 use candle_nn::var_builder::Shard;
 use spark_ccl_candle::Files;
 use tempfile::TempDir;
 
-use crate::apart;
+use crate::{apart, numbers};
 
 /// A folder with a small model.
 pub(crate) fn folder() -> TempDir {
@@ -80,4 +82,82 @@ fn damaged_files_are_named() {
         "{}",
         error()
     );
+}
+
+fn opened(folder: &TempDir) -> candle_nn::var_builder::VarBuilderArgs<'static, Files> {
+    let files = Files::of_folder(folder.path()).unwrap();
+    files.builder(DType::F32, &Device::Cpu)
+}
+
+fn save(folder: &TempDir, file: &str, tensors: &[(&'static str, Tensor)]) {
+    let tensors: HashMap<_, _> = tensors.iter().cloned().collect();
+    candle_core::safetensors::save(&tensors, folder.path().join(file)).unwrap();
+}
+
+#[test]
+fn several_files_are_one_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (
+        numbers(&[4, 2], 1),
+        Tensor::new(2.5_f32, &Device::Cpu).unwrap(),
+    );
+    save(&folder, "a.safetensors", &[("one", one.clone())]);
+    save(&folder, "b.safetensors", &[("other", other)]);
+    let weights = opened(&folder);
+    assert_eq!(apart(&weights.get((4, 2), "one").unwrap(), &one), 0.0);
+    let number = weights.get((), "other").unwrap();
+    assert_eq!(number.to_scalar::<f32>().unwrap(), 2.5);
+
+    save(&folder, "c.safetensors", &[("one", numbers(&[4, 2], 2))]);
+    let error = Files::of_folder(folder.path()).err().unwrap().to_string();
+    for word in ["a.safetensors", "c.safetensors", "the tensor one"] {
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn parts_that_no_rank_has() {
+    let folder = tempfile::tempdir().unwrap();
+    save(&folder, "a.safetensors", &[("one", numbers(&[4, 2], 1))]);
+    let weights = opened(&folder);
+    for (rank, world_size) in [(2, 2), (1, 1), (0, 0)] {
+        let shard = Shard {
+            dim: 0,
+            rank,
+            world_size,
+        };
+        let error = weights.get_with_hints((4, 2), "one", shard).unwrap_err();
+        let words = format!("one in {world_size} parts has no part {rank}");
+        assert!(error.to_string().contains(&words), "{error}");
+    }
+}
+
+#[test]
+fn offsets_that_lie() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = |header: &str| {
+        let bytes = [
+            &(header.len() as u64).to_le_bytes()[..],
+            header.as_bytes(),
+            &[0; 8],
+        ];
+        std::fs::write(folder.path().join("a.safetensors"), bytes.concat()).unwrap();
+        Files::of_folder(folder.path()).err().unwrap().to_string()
+    };
+    let tensor = |name: &str, count: u64, begin: u64, end: u64| {
+        format!(
+            "\"{name}\": {{\"dtype\": \"U8\", \"shape\": [{count}], \
+             \"data_offsets\": [{begin}, {end}]}}"
+        )
+    };
+    for (count, begin, end) in [(4, 0, 8), (8, 4, 12), (8, 8, 0), (16, 0, 16)] {
+        let error = error(&format!("{{{}}}", tensor("one", count, begin, end)));
+        assert!(error.contains("one") || error.contains("shape"), "{error}");
+        assert!(error.contains("a.safetensors"), "{error}");
+    }
+    // The last one ends 8 bytes before the largest number: behind the header there is none.
+    let each = (1 << 61) - 1;
+    let all = (0..8).map(|at| tensor(&at.to_string(), each, at * each, (at + 1) * each));
+    let error = error(&format!("{{{}}}", all.collect::<Vec<_>>().join(",")));
+    assert!(error.contains("ends at byte"), "{error}");
 }
