@@ -76,12 +76,15 @@ fn gathered(group: &Group, own: usize, name: &str) -> Result<Vec<usize>> {
     Ok(all.into_iter().map(|it| it as usize).collect())
 }
 
-/// The values, with each NaN as it is. f64 has all values of the other floats.
+/// The values, with each NaN as it is. f64 has all values of the other floats, and i64 those of
+/// the integers.
 fn bits(tensor: &Tensor) -> Result<Vec<u64>> {
-    let values = tensor
-        .flatten_all()?
-        .to_dtype(DType::F64)?
-        .to_vec1::<f64>()?;
+    let tensor = tensor.flatten_all()?;
+    if tensor.dtype().is_int() {
+        let values = tensor.to_dtype(DType::I64)?.to_vec1::<i64>()?;
+        return Ok(values.into_iter().map(|it| it as u64).collect());
+    }
+    let values = tensor.to_dtype(DType::F64)?.to_vec1::<f64>()?;
     Ok(values.into_iter().map(f64::to_bits).collect())
 }
 

@@ -66,6 +66,20 @@ fn the_first_variable_that_differs_is_named_on_all_ranks() {
 }
 
 #[test]
+fn integers_that_floats_would_round_differ() {
+    let found = errors(2, |group| {
+        let variables = VarMap::new();
+        let values = Tensor::new(&[(1_i64 << 53) + group.rank() as i64], &Device::Cpu)?;
+        let var = Var::from_tensor(&values)?;
+        variables.data().lock().unwrap().insert("a".to_owned(), var);
+        check_alike(group, &variables)
+    });
+    for error in found {
+        assert!(error.contains("of a: rank 1's is not rank 0's"), "{error}");
+    }
+}
+
+#[test]
 fn other_variables_on_a_rank_are_an_error_that_names_them() {
     let found = errors(2, |group| {
         let variables = variables(0)?;
