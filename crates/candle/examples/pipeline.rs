@@ -24,10 +24,10 @@ const SEQUENCES: usize = 2;
 const TOKENS: usize = 24;
 
 fn main() -> Result<(), Failure> {
-    ranks::run(&Device::Cpu, train)
+    ranks::run(|_| Ok(Device::Cpu), train)
 }
 
-fn train(group: &Group) -> Result<(), Failure> {
+fn train(group: &Group, _: &Device) -> Result<(), Failure> {
     let model = ranks::model()?;
     let config = Config::of_folder(&model.folder)?;
     let blocks = group.share("the model", config.num_hidden_layers, "blocks")?;
@@ -57,7 +57,7 @@ fn train(group: &Group) -> Result<(), Failure> {
             println!("  {time:.1?}, {calls:.1?} of it in calls on the last rank");
         }
     }
-    Ok(())
+    Ok(group.communicator().finalize()?)
 }
 
 /// A part of a batch: tokens, and the token after each.

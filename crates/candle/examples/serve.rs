@@ -4,7 +4,8 @@
 //! `cargo run --example serve -- --ranks 4` starts four ranks on this host, with a small model that
 //! it makes. Under a launcher each process is a rank. `--model FOLDER` takes a folder of Hugging
 //! Face's (config.json and *.safetensors), `--prompt 1,2,3` the tokens to begin with, `--tokens 32`
-//! how many are to follow. With `--check`, rank 0 also loads the whole model, and compares.
+//! how many are to follow. With the feature `cuda`, ranks take the GPUs of a host in turn, or all
+//! `--device 0`. With `--check`, rank 0 also loads the whole model, and compares.
 
 #[path = "shared/ranks.rs"]
 mod ranks;
@@ -20,25 +21,28 @@ use spark_ccl_candle::{Files, Form, Group, Spent};
 const CLOSE: f32 = 1e-4;
 
 fn main() -> Result<(), Failure> {
-    ranks::run(&device()?, serve)
+    ranks::run(device, serve)
 }
 
 #[cfg(feature = "cuda")]
-fn device() -> Result<Device, Failure> {
-    Ok(Device::new_cuda_with_stream(number("--device", 0)?)?)
+fn device(rank: usize) -> Result<Device, Failure> {
+    use candle_core::cuda_backend::cudarc::driver::CudaContext;
+    let gpus = CudaContext::device_count()?.max(1) as usize;
+    let number = number("--device", rank % gpus)?;
+    Ok(Device::new_cuda_with_stream(number)?)
 }
 
 #[cfg(not(feature = "cuda"))]
 #[allow(clippy::unnecessary_wraps, reason = "a GPU may not be there")]
-fn device() -> Result<Device, Failure> {
+fn device(_: usize) -> Result<Device, Failure> {
     Ok(Device::Cpu)
 }
 
-fn serve(group: &Group) -> Result<(), Failure> {
+fn serve(group: &Group, device: &Device) -> Result<(), Failure> {
     let model = ranks::model()?;
     let config = Config::of_folder(&model.folder)?;
     let load = |group: &Group| {
-        let weights = Files::of_folder(&model.folder)?.builder(DType::F32, &device()?);
+        let weights = Files::of_folder(&model.folder)?.builder(DType::F32, device);
         Ok::<_, Failure>(Llama::load(group, Form::Whole, &config, &weights)?)
     };
     let llama = load(group)?;
@@ -46,6 +50,8 @@ fn serve(group: &Group) -> Result<(), Failure> {
     let mut cache = llama.cache();
     let run = Run::new(group, &llama, &mut cache, &prompt, number("--tokens", 32)?)?;
     report(group, &run, llama.bytes(), cache.bytes());
+    // Before the check: the others are not to wait for it.
+    group.communicator().finalize()?;
     if group.rank() == 0 && std::env::args().any(|it| it == "--check") {
         let largest = run.check(&load(&Group::alone()?)?, &prompt)?;
         println!("one rank alone: logits differ by {largest:.1e} at most, and tokens are the same");
@@ -137,7 +143,7 @@ impl Run {
 
 /// The logits of the token after these.
 fn next(llama: &Llama, cache: &mut Cache, tokens: &[u32]) -> Result<Vec<f32>, Failure> {
-    let input = Tensor::new(tokens, &device()?)?.unsqueeze(0)?;
+    let input = Tensor::new(tokens, llama.device())?.unsqueeze(0)?;
     let logits = llama.forward(&input, cache)?;
     let last = logits.narrow(1, tokens.len() - 1, 1)?.flatten_all()?;
     Ok(last.to_dtype(DType::F32)?.to_vec1()?)

@@ -59,14 +59,20 @@ pub(crate) fn model() -> Result<Model, Failure> {
     })
 }
 
-/// Runs `rank` as one of the ranks, or starts `--ranks` processes that do.
-pub(crate) fn run(device: &Device, rank: fn(&Group) -> Result<(), Failure>) -> Result<(), Failure> {
-    if spark_ccl::launcher()?.is_some() {
-        let group = Group::new(builder(device)?.from_env()?);
-        rank(&group)?;
-        return Ok(group.communicator().finalize()?);
+/// Runs `rank` as one of the ranks, or starts `--ranks` processes that do. Each rank makes its
+/// device once, by its number on its host: two handles of a GPU are two devices for candle.
+pub(crate) fn run(
+    device: fn(usize) -> Result<Device, Failure>,
+    rank: fn(&Group, &Device) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if let Some(launch) = spark_ccl::launcher()? {
+        let device = device(launch.local_rank.unwrap_or(launch.rank))?;
+        return rank(&Group::new(builder(&device)?.from_env()?), &device);
     }
     let ranks = number("--ranks", 2)?;
+    if ranks == 0 {
+        return Err("--ranks 0: at least one rank is needed".into());
+    }
     let id = Communicator::builder().unique_id()?;
     let mut processes = Vec::new();
     for rank in 0..ranks {

@@ -15,7 +15,11 @@ fn run(name: &str, arguments: &[&str]) -> (bool, String) {
         "{}: cargo builds it with all tests",
         program.display()
     );
-    let output = Command::new(program).args(arguments).output().unwrap();
+    // Ranks that hang are ended with the group of processes that this makes.
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", "120"]).arg(program);
+    let output = command.args(arguments).output().unwrap();
+    assert_ne!(output.status.code(), Some(124), "{name} hangs: {output:?}");
     let text = [output.stdout, output.stderr]
         .map(|it| String::from_utf8(it).unwrap())
         .concat();
@@ -109,6 +113,8 @@ fn what_ranks_cannot_share_ends_all_of_them() {
         !succeeds && text.contains("the model has 4 blocks"),
         "{text}"
     );
+    let (succeeds, text) = run("serve", &["--ranks", "0"]);
+    assert!(!succeeds && text.contains("at least one rank"), "{text}");
     let (succeeds, text) = run("serve", &["--tokens", "many"]);
     assert!(
         !succeeds && text.contains("--tokens many: not a number"),
