@@ -9,3 +9,6 @@ export PATH=$folder/bin:$PATH
 # Without optimisations, which would take several times as long as the check.
 command -v cargo-deny >/dev/null || cargo install --locked --quiet --debug --root "$folder" cargo-deny@0.20.2
 cargo deny --workspace check licenses bans sources
+# The crate for candle has a lock file of its own. candle itself needs several versions of crates.
+cargo deny --locked --manifest-path crates/candle/Cargo.toml check --config "$PWD/deny.toml" \
+    licenses sources
