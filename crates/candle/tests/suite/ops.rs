@@ -4,7 +4,15 @@ use candle_core::{DType, Result, Tensor, Var};
 
 use crate::{apart, numbers, ranks};
 
-const TYPES: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
+const TYPES: [DType; 7] = [
+    DType::F32,
+    DType::BF16,
+    DType::F16,
+    DType::F64,
+    DType::U8,
+    DType::U32,
+    DType::I64,
+];
 const SHAPE: [usize; 3] = [12, 24, 12];
 
 /// Small whole numbers, of which all types have the sums.
@@ -63,15 +71,7 @@ fn a_view_into_a_tensor_goes_without_what_is_around_it() {
 
 #[test]
 fn tensors_go_from_rank_to_rank_and_to_all() {
-    for dtype in [
-        DType::F32,
-        DType::BF16,
-        DType::F16,
-        DType::F64,
-        DType::U8,
-        DType::U32,
-        DType::I64,
-    ] {
+    for dtype in TYPES {
         ranks(3, |group| {
             let own = own(group.rank(), DType::F32).abs()?.to_dtype(dtype)?;
             let second = group.broadcast(&own, 1, "to all")?;
