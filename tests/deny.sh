@@ -10,5 +10,4 @@ export PATH=$folder/bin:$PATH
 command -v cargo-deny >/dev/null || cargo install --locked --quiet --debug --root "$folder" cargo-deny@0.20.2
 cargo deny --workspace check licenses bans sources
 # The crate for candle has a lock file of its own. candle itself needs several versions of crates.
-cargo deny --locked --manifest-path crates/candle/Cargo.toml check --config "$PWD/deny.toml" \
-    licenses sources
+cargo deny --locked --manifest-path crates/candle/Cargo.toml check licenses sources
