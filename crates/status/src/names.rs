@@ -28,7 +28,17 @@ pub(crate) fn torch(operation: Operation) -> Option<&'static str> {
         // Its all_to_all may have blocks of any length.
         Operation::AllToAllV => Some("all_to_all"),
         Operation::SendRecv | Operation::Alloc => None,
-        others => Some(others.name()),
+        Operation::AllReduce
+        | Operation::AllGather
+        | Operation::ReduceScatter
+        | Operation::Broadcast
+        | Operation::Reduce
+        | Operation::Gather
+        | Operation::Scatter
+        | Operation::AllToAll
+        | Operation::Barrier
+        | Operation::Send
+        | Operation::Recv => Some(operation.name()),
     }
 }
 
