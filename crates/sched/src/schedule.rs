@@ -81,24 +81,7 @@ pub fn schedule(
     }
     // A round cannot use a longer chunk, and this bound keeps later products from overflowing.
     shape.chunk = shape.chunk.min(shape.count.max(1));
-    let tree = |topology| Tree::new(operation, topology, in_place, &shape).map(Plan::Tree);
-    let plan = match algorithm {
-        Algorithm::Ring => Ring::new(operation, in_place, &shape).map(Plan::Ring),
-        Algorithm::Direct => Direct::new(operation, in_place, &shape).map(Plan::Direct),
-        Algorithm::RecursiveDoubling => Some(Plan::Doubling(Doubling::new(&shape))),
-        Algorithm::HalvingDoubling => Some(Plan::Halving(Halving::new(&shape))),
-        Algorithm::Hierarchical => {
-            let hosts = shape.hosts.unwrap_or(Hosts::one(shape.rank, shape.size));
-            Some(Plan::Hierarchical(Hierarchical::new(hosts, &shape)))
-        }
-        Algorithm::Binomial => tree(Topology::Binomial),
-        Algorithm::DoubleTree => tree(Topology::DoubleTree),
-        Algorithm::Chain => tree(Topology::Chain),
-        Algorithm::Pairwise => Pairwise::new(operation, in_place, &shape).map(Plan::Pairwise),
-        Algorithm::Linear => Linear::new(operation, in_place, &shape).map(Plan::Linear),
-        Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(&shape))),
-        Algorithm::OneSided => OneSided::new(operation, in_place, &shape).map(Plan::OneSided),
-    };
+    let plan = among_several(operation, algorithm, in_place, &shape);
     plan.map(|plan| Schedule {
         plan,
         may_lend: match (operation, algorithm) {
@@ -109,6 +92,34 @@ pub fn schedule(
         },
     })
     .ok_or_else(|| unsupported("no such combination"))
+}
+
+/// The plan of the algorithm's family, where several ranks have data. `None` if it does not do the
+/// operation.
+fn among_several(
+    operation: Operation,
+    algorithm: Algorithm,
+    in_place: bool,
+    shape: &Shape,
+) -> Option<Plan> {
+    let tree = |topology| Tree::new(operation, topology, in_place, shape).map(Plan::Tree);
+    match algorithm {
+        Algorithm::Ring => Ring::new(operation, in_place, shape).map(Plan::Ring),
+        Algorithm::Direct => Direct::new(operation, in_place, shape).map(Plan::Direct),
+        Algorithm::RecursiveDoubling => Some(Plan::Doubling(Doubling::new(shape))),
+        Algorithm::HalvingDoubling => Some(Plan::Halving(Halving::new(shape))),
+        Algorithm::Hierarchical => {
+            let hosts = shape.hosts.unwrap_or(Hosts::one(shape.rank, shape.size));
+            Some(Plan::Hierarchical(Hierarchical::new(hosts, shape)))
+        }
+        Algorithm::Binomial => tree(Topology::Binomial),
+        Algorithm::DoubleTree => tree(Topology::DoubleTree),
+        Algorithm::Chain => tree(Topology::Chain),
+        Algorithm::Pairwise => Pairwise::new(operation, in_place, shape).map(Plan::Pairwise),
+        Algorithm::Linear => Linear::new(operation, in_place, shape).map(Plan::Linear),
+        Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(shape))),
+        Algorithm::OneSided => OneSided::new(operation, in_place, shape).map(Plan::OneSided),
+    }
 }
 
 impl From<Plan> for Schedule {
