@@ -75,7 +75,8 @@ macro_rules! operations {
 
 // The order of the rows determines the codes in signatures, so append new rows at the end.
 operations! {
-    // name input output only the reduces in place shared shared root has schedule in place
+    // operation  name                 input   output  only the  re-   has   in place       shared
+    //                                                 root has  duces schedule             out, in
     /// Every rank gets the reduction of all vectors.
     AllReduce     "all_reduce"         Count   Count   ()        true  true  Free           BOTH    BOTH;
     /// Every rank gets the blocks of all ranks.
