@@ -381,7 +381,7 @@ impl Core {
             return;
         };
         if let Some(observed) = &self.observed {
-            // Before anyone learns of it: the program may end then.
+            // Before anyone learns of it: the application may end then.
             observed.record_fault();
         }
         let error = Error::Failed(fault);

@@ -61,8 +61,8 @@ impl Execution {
             }
         }
         if self.finished[..channels as usize].iter().all(|&done| done) {
-            // The kernel must have its bytes, too: the program may not call this library again for
-            // a long time.
+            // The kernel must have its bytes, too: the application may not call this library again
+            // for a long time.
             let held_back = run.wires.held_back(lanes(run.program, run.first_lane));
             match held_back.or_else(|| run.loans.outstanding(run.wires)) {
                 None => return Advance::Complete,

@@ -1,5 +1,5 @@
 //! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost.
-//! Pure decisions: the program does the dialling (`Dial`).
+//! Pure decisions: the caller does the dialling (`Dial`).
 
 use std::io;
 use std::sync::Arc;
