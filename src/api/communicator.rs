@@ -351,7 +351,7 @@ impl Communicator {
 
     /// Checks the task of a call, and runs it to its end by the engine of its memory.
     pub(crate) fn run(&self, spec: &Spec, task: &mut Task) -> Result<(), Error> {
-        let host = &self.inner.membership;
+        let host = self.inner.membership.engine();
         spec.check(task, host.planner().ranks())?;
         #[cfg(feature = "cuda")]
         if task.is_on_device() {
