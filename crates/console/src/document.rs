@@ -1,4 +1,5 @@
-//! The JSON report of a measurement, as far as others read it.
+//! The JSON report of a measurement, as far as others read it. `crates/perf/src/report/json.rs`
+//! writes it.
 
 use serde::{Deserialize, Serialize};
 

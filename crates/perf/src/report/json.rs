@@ -1,4 +1,5 @@
-//! The JSON report, in version 3 of nccl-tests' format.
+//! The JSON report, in version 3 of nccl-tests' format. What reads it knows a part of the keys:
+//! `crates/console/src/document.rs`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -129,6 +130,7 @@ struct Entry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     in_place_per_iter: Option<&'a PerIteration>,
     actual_iterations: usize,
+    /// A key of the format; always empty here.
     experiment_name: &'static str,
 }
 
