@@ -68,8 +68,8 @@ impl<V: Value> Checker<V> {
                             Some(elsewhere) => elsewhere == cell.value,
                             None => cell.value.is_total(size, index),
                         };
-                        // Only a step that reduces multiplies by the factor of a mean: a new `Want` of
-                        // several contributions must check this, too.
+                        // Only a step that reduces multiplies by the factor of a mean: a new
+                        // `Want` of several contributions must check this, too.
                         let is_scaled = cell.is_reduced || size == 1;
                         has_all && cell.index == index && !cell.is_fresh && is_scaled
                     }
