@@ -54,10 +54,10 @@ pub enum LastBatch {
 pub struct Batch {
     /// The epoch; the first is 0.
     pub epoch: u64,
-    /// The samples; as many on each rank. Where they do not come out even, the last ones are
-    /// padding, which repeats samples of the same batch.
+    /// The samples; as many on each rank. Where they do not come out even, some ranks' last one is
+    /// padding, which repeats a sample of the same batch.
     pub indices: Vec<usize>,
-    /// How many are no padding.
+    /// How many are no padding. 0 on some ranks if a batch has fewer samples than there are ranks.
     pub real: usize,
     /// How many samples all ranks together have in this batch, without padding.
     pub total: usize,
@@ -68,8 +68,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The factor for the mean loss of this rank's real samples: with it, the mean over the ranks,
-    /// of losses as of gradients, is the mean over all samples of the batch.
+    /// The factor for the sum over this rank's real samples: with it, the mean over the ranks, of
+    /// losses as of gradients, is the mean over all samples of the batch.
+    pub fn sum_weight(&self) -> f64 {
+        self.ranks as f64 / self.total as f64
+    }
+
+    /// The same factor for their mean. A rank without real samples has no mean: its loss and its
+    /// gradients are 0.
     pub fn weight(&self) -> f64 {
         (self.real * self.ranks) as f64 / self.total as f64
     }
@@ -138,8 +144,9 @@ impl Sampler {
         let all = self.advance();
         let order = &self.order[all.clone()];
         let each = all.len().div_ceil(world.size);
-        let begin = (world.rank * each).min(order.len());
-        let real = &order[begin..(begin + each).min(order.len())];
+        // As even as can be: the ranks differ by one sample at most.
+        let share_begin = |rank: usize| rank * order.len() / world.size;
+        let real = &order[share_begin(world.rank)..share_begin(world.rank + 1)];
         let padding = order.iter().cycle().take(each - real.len());
         let left = self.samples - all.end;
         Batch {
@@ -290,6 +297,23 @@ mod tests {
                 prop_assert_eq!(loaded.share(world), sampler.share(world));
             }
         }
+    }
+
+    #[test]
+    fn all_ranks_have_samples_where_there_are_enough() {
+        let mut sampler = Sampler::new(18, 16, 1, LastBatch::Padded).unwrap();
+        let shares = epoch(&sampler, 5);
+        let reals: Vec<Vec<_>> = shares
+            .iter()
+            .map(|shares| shares.iter().map(|share| share.real).collect())
+            .collect();
+        assert_eq!(reals, [[3, 3, 3, 3, 4], [0, 0, 1, 0, 1]]);
+        for (share, real) in shares[0].iter().zip(&reals[0]) {
+            let weight = share.sum_weight() * *real as f64;
+            assert!((weight - share.weight()).abs() < 1e-9);
+        }
+        let alone = sampler.share(World { rank: 0, size: 1 });
+        assert!((alone.sum_weight() - 1.0 / 16.0).abs() < 1e-9);
     }
 
     #[test]
