@@ -161,8 +161,8 @@ impl Buckets {
     ) -> Result<Result<Vec<report::Absent>, Error>, Error> {
         let rest = self.readiness.rest();
         self.start(comm, rest)?;
-        let is_ready = (0..self.is_filled.len()).map(|tensor| self.readiness.is_ready(tensor));
-        let own = report::encode(self.step, self.not_finite, is_ready);
+        let is_filled = self.is_filled.iter().copied();
+        let own = report::encode(self.step, self.not_finite, is_filled);
         let mut all = vec![0; own.len() * comm.size()];
         let since = std::time::Instant::now();
         let call = comm.all_gather(&own, &mut all);

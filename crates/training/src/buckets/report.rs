@@ -7,7 +7,7 @@ use crate::agreement::{Complaint, outliers};
 use crate::error::Error;
 use crate::model::Model;
 
-/// Words before those of the gradients that are ready.
+/// Words before those of the gradients that are there.
 const HEAD: usize = 3;
 
 /// A tensor of which some ranks had no gradient in a step. Theirs counted as zeros.
@@ -33,13 +33,13 @@ pub(super) struct NotFinite {
 pub(super) fn encode(
     step: u64,
     not_finite: Option<NotFinite>,
-    is_ready: impl ExactSizeIterator<Item = bool>,
+    is_filled: impl ExactSizeIterator<Item = bool>,
 ) -> Vec<u64> {
     let (tensor, element) = not_finite.map_or((0, 0), |it| (it.tensor as u64 + 1, it.element));
     let mut words = vec![step, tensor, element as u64];
-    words.resize(HEAD + is_ready.len().div_ceil(64), 0);
-    for (tensor, is_ready) in is_ready.enumerate() {
-        words[HEAD + tensor / 64] |= u64::from(is_ready) << (tensor % 64);
+    words.resize(HEAD + is_filled.len().div_ceil(64), 0);
+    for (tensor, is_filled) in is_filled.enumerate() {
+        words[HEAD + tensor / 64] |= u64::from(is_filled) << (tensor % 64);
     }
     words
 }

@@ -345,3 +345,22 @@ fn another_world_is_refused() {
         assert!(error.to_string().contains("the last checkpoint"), "{error}");
     });
 }
+
+#[test]
+fn an_accumulated_gradient_is_not_absent() {
+    let model = of_f32(&[2, 3]);
+    let results = ranks(2, |comm| {
+        let mut buckets = Buckets::new(comm, &model, Options::default()).unwrap();
+        buckets.ready(comm, 0, &[1.0_f32; 2]).unwrap();
+        if comm.rank() == 0 {
+            buckets.accumulate(1, &[4.0_f32; 3]).unwrap();
+        }
+        let report = buckets.finish(comm).unwrap();
+        (report.absent, result(&buckets, 1))
+    });
+    for (absent, mean) in results {
+        assert_eq!((absent.len(), &*absent[0].name), (1, "tensor 1"));
+        assert_eq!(absent[0].ranks, [1]);
+        assert_eq!(mean, [2.0; 3]);
+    }
+}
