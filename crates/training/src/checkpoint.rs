@@ -51,12 +51,13 @@ fn all<T>(comm: &Communicator, outcome: Outcome<T>) -> Result<T, Error> {
 
 impl<O: Optimizer> DataParallel<O> {
     /// Writes a checkpoint between two steps: each rank its share, and rank 0 what belongs to all.
-    /// Returns its folder. If a rank dies meanwhile, there is no checkpoint of this step, and the
-    /// earlier ones are as before. Collective.
+    /// Returns its folder. If a rank dies before all files are written, there is no checkpoint of
+    /// this step, and the earlier ones are as before; if it dies later, there may be a whole one.
+    /// Only one run at a time may use a folder. Collective.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] on all ranks, with the rank that could not write and its file;
-    /// [`Error::Invalid`] in the middle of a step.
+    /// [`Error::Checkpoint`] on all ranks, with the rank that could not write and its file, or if
+    /// the folder has a checkpoint of a later step; [`Error::Invalid`] in the middle of a step.
     pub fn save(
         &self,
         comm: &Communicator,

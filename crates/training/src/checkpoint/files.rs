@@ -45,10 +45,20 @@ impl Checkpoints {
     }
 
     /// Makes the folder for a checkpoint that is being written, and removes what is left of those
-    /// that were never finished.
+    /// that were never finished. A step before the newest one is refused: it is of another run, and
+    /// would be the first to be removed.
     pub(super) fn prepare(&self, step: u64) -> Outcome<()> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| wrong(folder, error))?;
+        if let Some(((newest, _), name)) = self.whole()?.pop()
+            && newest > step
+        {
+            let problem = format!(
+                "is of step {newest}, and this run is only at step {step}: go on from it by \
+                 `resume`, or save into another folder"
+            );
+            return Err(wrong(&folder.join(name), problem));
+        }
         for name in self.names()? {
             if name.starts_with(WRITING) || name.starts_with(REMOVING) {
                 let left = folder.join(name);

@@ -110,6 +110,27 @@ fn old_checkpoints_and_unfinished_ones_are_removed() {
     assert_eq!(names, ["step-3-0", "step-3-1"]);
 }
 
+#[test]
+fn a_run_that_begins_anew_does_not_save_among_later_steps() {
+    let (folder, path) = saved(Sharing::Replicated);
+    let results = ranks(2, |comm| {
+        let mut own = parameters();
+        let options = options(Sharing::Replicated);
+        let mut training = DataParallel::new(comm, &mut own, AdamW::new(0.05), options).unwrap();
+        train(comm, &mut training, &mut own, 1);
+        let store = Checkpoints::new(folder.path()).keeping(1);
+        training.save(comm, &store, None)
+    });
+    assert!(matches!(results[0], Err(Error::Checkpoint(_))));
+    let text = error_of_all(&results);
+    let file = path.display().to_string();
+    assert!(
+        text.contains(&file) && text.contains("only at step 1"),
+        "{text}"
+    );
+    assert!(path.is_dir());
+}
+
 /// The error of all ranks for a checkpoint that was changed so, whose file it names. Nothing is
 /// replaced.
 fn refused(change: impl Fn(&Path), file: &str) -> String {
