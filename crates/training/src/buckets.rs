@@ -31,7 +31,8 @@ pub struct Options {
     pub in_f32: bool,
     /// What each rank gets of the result.
     pub sharing: Sharing,
-    /// Whether to look for infinities and NaNs in each gradient, which reads it once more.
+    /// Whether to look for infinities and NaNs in each gradient that is handed over, which reads it
+    /// once more. Sums of finite gradients, which may be infinite, are not looked at.
     pub find_non_finite: bool,
 }
 

@@ -180,7 +180,7 @@ impl<O: Optimizer> DataParallel<O> {
         }
     }
 
-    /// Changes the parameters, bucket by bucket, while later buckets are still being reduced.
+    /// Changes the parameters, bucket by bucket.
     fn change(
         &mut self,
         comm: &Communicator,

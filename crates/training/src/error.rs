@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// An error of training. All ranks get the same one, unless a call between them failed.
+/// An error of training. One with a [`Culprit`] is the same on all ranks. Others are this rank's
+/// own: the other ranks may wait for it in a call, until it ends or aborts its communicator.
 ///
 /// Its `Debug` is its text, too: that is what a `main` which returns the error shows.
 #[derive(thiserror::Error)]

@@ -1,8 +1,8 @@
 //! A small transformer learns the text of this repository's documents on several ranks, without any
 //! framework: `cargo run --release -p spark-ccl-training --example train`.
 //!
-//! By itself it starts two ranks as processes; under a launcher, each process is a rank. It goes on
-//! with fewer ranks if one dies, and, with a folder for checkpoints, where it was when it is
+//! By itself it starts two ranks as processes; under a launcher, each process is a rank. With a
+//! folder for checkpoints, it goes on from the last one with fewer ranks if one dies, and when it is
 //! started again: `... --example train -- folder=checkpoints`. The losses do not depend on the
 //! number of ranks.
 
