@@ -34,6 +34,7 @@ pub(crate) struct Task {
     pub(crate) output: Region,
     pub(crate) reduction: Reduction,
     /// Where its factor is, if it is in memory of a device.
+    #[cfg(feature = "cuda")]
     pub(crate) factor_at: Option<u64>,
     /// The caller passed one buffer. [`Signature::in_place`] says so only where all ranks must
     /// agree on it.

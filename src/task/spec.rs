@@ -97,6 +97,7 @@ impl Spec {
             input,
             output,
             reduction: self.reduction,
+            #[cfg(feature = "cuda")]
             factor_at: self.factor_at,
             in_place: self.in_place,
             input_block: None,
