@@ -35,6 +35,9 @@ impl Cancel {
     }
 
     /// Ends what was begun with it: within 1 s, that fails. What is complete by then stays.
+    ///
+    /// A look-up of a host's name is not cut short, nor a wait in the key-value space of a
+    /// launcher: these end by their own deadline, the time for making a communicator.
     pub fn cancel(&self) {
         // Relaxed, as the loads: the lock, which comes afterwards here and before the load in
         // `on_cancel`, has either that see the flag, or this see the action.
