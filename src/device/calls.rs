@@ -38,8 +38,8 @@ pub(super) struct Calls {
     captured: Vec<(u64, Arc<RecordedEvent>)>,
     /// Some were captured: graphs may be launched at any time.
     is_captured: bool,
-    /// A rank has ended, and no call needed it then.
-    is_outlived: bool,
+    /// What the captured ones consist of.
+    in_graphs: DeviceCalls,
 }
 
 /// The ends of some of the calls that are not known to have run, the oldest first. By them, many
@@ -182,7 +182,7 @@ impl Calls {
             mark: None,
             captured: Vec::new(),
             is_captured: false,
-            is_outlived: false,
+            in_graphs: DeviceCalls::default(),
         }
     }
 
@@ -222,8 +222,12 @@ impl Calls {
         captured.find(|(of, _)| *of == capture).map(|(_, end)| end)
     }
 
-    /// Another call was captured. How often its graph is launched is not known.
-    pub(super) fn add_captured(&mut self) {
+    /// Another call was captured, which consists of these parts. How often its graph is launched is
+    /// not known.
+    pub(super) fn add_captured(&mut self, parts: impl IntoIterator<Item = DevicePart>) {
+        for part in parts {
+            self.in_graphs.add(part);
+        }
         self.count += 1;
         self.made.add_uncounted();
         self.is_captured = true;
@@ -235,12 +239,10 @@ impl Calls {
         self.is_captured || self.last.as_ref().is_some_and(runs)
     }
 
-    /// After a rank has ended: whether calls may need it that were made before. Which parts of them
-    /// it had done is not known. Later ones are checked before they are enqueued, so this is asked
-    /// once.
-    pub(super) fn needed_when_it_ended(&mut self) -> bool {
-        let was_asked = std::mem::replace(&mut self.is_outlived, true);
-        !was_asked && (self.is_captured || self.mark.is_some())
+    /// Whether calls need a rank that are not known to have run at the last look, or graphs.
+    pub(super) fn may_need(&self, rank: u32) -> bool {
+        self.in_graphs.need_more_of(rank, &DeviceCalls::default())
+            || self.made.need_more_of(rank, &self.ran)
     }
 
     /// The last call was captured, and it ends at an event.
@@ -310,5 +312,20 @@ mod tests {
         assert!(stall.needs_remark(REMARK_AFTER));
         stall.lasts(1);
         assert!(!stall.needs_remark(REMARK_AFTER * 2));
+    }
+
+    #[test]
+    fn calls_need_a_rank_until_they_have_run_and_graphs_for_ever() {
+        let mut calls = Calls::new(Duration::ZERO);
+        calls.made.add(DevicePart::Collective);
+        assert!(calls.may_need(1));
+        calls.ran.clone_from(&calls.made);
+        assert!(!calls.may_need(1));
+        // Of survivors alone.
+        calls.made.add(DevicePart::SendTo(2));
+        assert_eq!([1, 2].map(|rank| calls.may_need(rank)), [false, true]);
+        calls.ran.clone_from(&calls.made);
+        calls.add_captured([DevicePart::ReceiveFrom(3)]);
+        assert_eq!([2, 3].map(|rank| calls.may_need(rank)), [false, true]);
     }
 }

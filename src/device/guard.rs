@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use spark_ccl_control::Fault;
+use spark_ccl_control::{DeviceCalls, Fault};
+use spark_ccl_log::{Mutex, MutexGuard};
 
 use super::allocation::{free_in_background, tidy_in_background};
 use super::calls::{CallEnd, Mark};
@@ -21,6 +22,8 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long a call may continue after a rank has left without its part in it: one of a graph is not
 /// counted.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
+/// How long a call may take to be enqueued until its stream is taken for full.
+const FULL_AFTER: Duration = Duration::from_secs(1);
 
 /// Watches an engine as long as it exists; `look` checks whether something has gone wrong.
 pub(super) fn start<E: Guarded>(
@@ -89,20 +92,29 @@ impl<E: Guarded> Leaves for E {
 
 impl<B> DeviceRank<B> {
     /// Checks the watched call, which may go without progress for `grace` longer than its time.
-    /// Returns whether there is one. While another thread holds the state, it checks nothing.
+    /// Returns whether there is one. While another thread holds the state, it checks nothing,
+    /// unless a rank has ended.
     pub(super) fn look(&self, grace: Duration, progress: u64) -> bool {
-        let Some(mut state) = self.state.try_lock() else {
-            return false;
+        let mut state = match held(&self.state, self.watch.latent()) {
+            Ok(Some(state)) => state,
+            Ok(None) => return false,
+            Err(fault) => {
+                self.watch.raise((*fault).clone());
+                return true;
+            }
         };
         let DeviceState { calls, .. } = &mut *state;
         if let Err(error) = calls.look(progress) {
             drop(self.lost(error));
         }
-        if let Some(fault) = self.watch.latent()
-            && calls.needed_when_it_ended()
-        {
+        // Before a call is enqueued, this is asked, too; but a rank may end meanwhile, or later.
+        let of_an_end = |rank| {
+            let fault = self.watch.latent_of(rank);
+            fault.filter(|_| calls.may_need(rank))
+        };
+        if let Some(fault) = (0..self.size as u32).find_map(of_an_end) {
             drop(state);
-            self.watch.raise((*fault).clone());
+            self.watch.raise(fault);
             return true;
         }
         let Some(mark) = &mut calls.mark else {
@@ -110,7 +122,7 @@ impl<B> DeviceRank<B> {
         };
         let waited = mark.stall.lasts(progress);
         let limit = mark.end.limit.saturating_add(grace);
-        let fault = self.judge(mark, waited, limit);
+        let fault = self.judge(mark, &calls.ran, waited, limit);
         drop(state);
         if let Some(fault) = fault {
             self.watch.raise(fault);
@@ -119,11 +131,17 @@ impl<B> DeviceRank<B> {
     }
 
     /// The fault of a call that takes too long, or needs a call that a rank has left without.
-    fn judge(&self, mark: &mut Mark, waited: Duration, limit: Duration) -> Option<Fault> {
+    fn judge(
+        &self,
+        mark: &mut Mark,
+        ran: &DeviceCalls,
+        waited: Duration,
+        limit: Duration,
+    ) -> Option<Fault> {
         if waited > limit {
             return Some(self.stalled(mark.end.calls, waited));
         }
-        let left = (0..self.size as u32).find(|&rank| self.lacks(&mark.end, rank))?;
+        let left = (0..self.size as u32).find(|&rank| self.lacks(&mark.end, ran, rank))?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
         // All ranks get the fault: the output of a call that is aborted here may look like a result
         // to them.
@@ -140,8 +158,33 @@ impl<B> DeviceRank<B> {
 
     /// Whether a rank has left, and a call needs one that it has not done. What it had done is
     /// there, or on its way.
-    fn lacks(&self, end: &CallEnd, rank: u32) -> bool {
-        let done = self.watch.left_with(rank);
-        done.is_some_and(|done| !end.made.are_met_by(self.rank as u32, &done, rank))
+    fn lacks(&self, end: &CallEnd, ran: &DeviceCalls, rank: u32) -> bool {
+        let left = self.watch.has_left(rank);
+        left.is_some_and(|left| !left.meets(rank, self.rank as u32, &end.made, ran))
+    }
+}
+
+/// The state, or `None` while another thread holds it. Where a rank has ended, and a thread holds
+/// the state for long, the fault of that: the thread enqueues a call in a full stream, whose calls
+/// may wait for that rank.
+fn held<T, F>(state: &Mutex<T>, latent: Option<F>) -> Result<Option<MutexGuard<'_, T>>, F> {
+    match latent {
+        None => Ok(state.try_lock()),
+        Some(fault) => state.try_lock_for(FULL_AFTER).map(Some).ok_or(fault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_a_thread_holds_for_long_has_the_fault_of_an_end() {
+        let state = Mutex::new(7);
+        assert!(matches!(held(&state, Some("died")), Ok(Some(free)) if *free == 7));
+        let enqueues = state.lock();
+        assert!(matches!(held(&state, None::<&str>), Ok(None)));
+        assert_eq!(held(&state, Some("died")).err(), Some("died"));
+        drop(enqueues);
     }
 }

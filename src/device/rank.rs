@@ -160,7 +160,7 @@ impl<B> DeviceRank<B> {
             calls.was_enqueued(parts, end, limit);
             return Ok(Some(Arc::clone(end)));
         }
-        calls.add_captured();
+        calls.add_captured(parts);
         if let Some(capture) = capture_of(stream)? {
             calls.was_captured(capture, Arc::new(self.gpu.events.record(stream)?));
         }

@@ -52,6 +52,13 @@ impl DeviceCalls {
         self.has_uncounted = true;
     }
 
+    /// Whether these calls have a part of `peer` that `earlier` ones, which are the first of them,
+    /// do not have.
+    pub fn need_more_of(&self, peer: u32, earlier: &Self) -> bool {
+        let with = |calls: &Self| calls.messages.get(&peer).copied().unwrap_or_default();
+        self.collectives > earlier.collectives || with(self) != with(earlier)
+    }
+
     /// Whether these calls of `rank` can complete without a further call of `peer`, which has made
     /// the calls `theirs`, as far as is known.
     pub fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
@@ -103,5 +110,20 @@ mod tests {
         let (own, mut others) = (calls(&[Collective, ReceiveFrom(2)]), calls(&[]));
         others.add_uncounted();
         assert!(own.are_met_by(1, &others, 2));
+    }
+
+    #[test]
+    fn calls_need_a_peer_for_what_was_added_with_it() {
+        let earlier = [Collective, SendTo(2)];
+        for (added, needs) in [
+            (&[][..], false),
+            (&[Collective], true),
+            (&[SendTo(2)], true),
+            (&[ReceiveFrom(2)], true),
+            (&[SendTo(3), ReceiveFrom(3)], false),
+        ] {
+            let all = calls(&[&earlier[..], added].concat());
+            assert_eq!(all.need_more_of(2, &calls(&earlier)), needs, "{added:?}");
+        }
     }
 }

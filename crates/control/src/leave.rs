@@ -46,6 +46,18 @@ impl Leave {
         matches!(self.cause, Some(Fault::Died { .. } | Fault::Lost { .. }))
     }
 
+    /// Whether the calls of device memory that `rank` has `made` can complete without a further
+    /// call of `peer`, which leaves like this. Those that `ran` are the first of them.
+    ///
+    /// A member that a departure makes leave, or that has ended, does not say what it has done:
+    /// then it is not needed for what ran.
+    pub fn meets(&self, peer: u32, rank: u32, made: &DeviceCalls, ran: &DeviceCalls) -> bool {
+        if self.cause.as_ref().is_some_and(Fault::is_departure) {
+            return !made.need_more_of(peer, ran);
+        }
+        made.are_met_by(rank, &self.device_calls, peer)
+    }
+
     /// Whether it has begun to send the message of this number to a rank. `None` if that is not
     /// known.
     pub fn has_sent(&self, to: u32, number: u64) -> Option<bool> {
@@ -61,5 +73,29 @@ impl Leave {
     fn has_begun(&self, peer: u32, enough: impl FnOnce(Messages) -> bool) -> Option<bool> {
         let messages = self.messages.as_ref()?;
         Some(enough(messages.get(&peer).copied().unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device_calls::DevicePart;
+    use crate::fault::Member;
+
+    #[test]
+    fn an_ended_member_is_needed_for_what_has_not_run() {
+        let rank = Member::new(2, 2, "rank 2".into());
+        let ended = Leave {
+            cause: Some(Fault::Died { rank }),
+            ..Leave::default()
+        };
+        let mut made = DeviceCalls::default();
+        made.add(DevicePart::Collective);
+        let ran = made.clone();
+        assert!(!ended.meets(2, 0, &made, &DeviceCalls::default()));
+        made.add(DevicePart::ReceiveFrom(1));
+        assert!(ended.meets(2, 0, &made, &ran));
+        // One that leaves on its own says what it has done.
+        assert!(!Leave::default().meets(2, 0, &made, &ran));
     }
 }

@@ -391,15 +391,9 @@ impl Watch {
         Some(Leave { cause, ..leave })
     }
 
-    /// If a rank has left, the calls of device memory that it had done.
-    pub fn left_with(&self, rank: u32) -> Option<DeviceCalls> {
-        self.monitor
-            .with(|state| {
-                let table = state.table(self.view.context)?;
-                let left = table.has_left(rank);
-                left.map(|leave| leave.device_calls.clone())
-            })
-            .flatten()
+    /// What a rank has said when it left with nothing in flight, or what is known of its end.
+    pub fn has_left(&self, rank: u32) -> Option<Leave> {
+        self.left(rank).filter(|leave| !leave.is_in_flight)
     }
 }
 

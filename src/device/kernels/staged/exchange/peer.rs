@@ -116,7 +116,7 @@ impl Peer {
     ) -> Option<Fault> {
         let (since, error) = self.ended.as_ref().filter(|_| !self.is_met())?;
         let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
-        if *error == SlotsError::Gone && parent.left_with(self.rank as u32).is_some() {
+        if *error == SlotsError::Gone && parent.has_left(self.rank as u32).is_some() {
             // All that it has sent was there before its link has ended.
             let ended = parent.latent_of(self.rank as u32);
             return Some(ended.unwrap_or_else(|| Fault::Left {
