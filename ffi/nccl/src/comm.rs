@@ -310,9 +310,10 @@ pub(crate) fn abort(comm: ncclComm_t) -> Status {
         let member = forget(comm)?;
         member.cancel.cancel();
         // One that cannot be cancelled any more leaves as soon as it is ready.
-        member
-            .ready()
-            .map_or(Ok(()), |comm| Ok(comm.inner.leave()?))
+        member.ready().map_or(Ok(()), |comm| {
+            comm.shadow.abort();
+            Ok(comm.inner.leave()?)
+        })
     })
 }
 

@@ -1,13 +1,16 @@
 //! The library of NVIDIA's that `SPARK_CCL_NCCL_FALLBACK` names: what is not done here goes there.
 //! It is opened once, by that path, and never closed. Knows no communicator.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use spark_ccl::Communicator;
 use spark_ccl_abi::failure::{Failure, Kind};
+use spark_ccl_abi::groups::Progress;
 
 use crate::status::Status;
 use crate::types::{ncclComm_t, ncclUniqueId};
@@ -20,7 +23,11 @@ const RTLD_DEEPBIND: c_int = 8;
 /// The oldest version that has communicators with a configuration of today's beginning.
 const OLDEST: c_int = 2_18_00;
 
-static REAL: OnceLock<Real> = OnceLock::new();
+/// How often a communicator is asked whether it is ready.
+const POLL_EVERY: Duration = Duration::from_millis(1);
+
+/// `None` in it: the variable is not set.
+static REAL: OnceLock<Option<Real>> = OnceLock::new();
 
 unsafe extern "C" {
     /// This library's own.
@@ -40,21 +47,21 @@ pub(crate) struct Real {
 /// # Errors
 /// It cannot be opened, or is none of NVIDIA's.
 pub(crate) fn real() -> Result<Option<&'static Real>, Failure> {
-    if let Some(real) = opened() {
-        return Ok(Some(real));
+    if let Some(known) = REAL.get() {
+        return Ok(known.as_ref());
     }
     let builder = Communicator::builder();
-    let Some(path) = builder.get(VARIABLE) else {
-        return Ok(None);
-    };
+    // SAFETY: it only reads what the kernel has said of this process.
+    let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let path = builder.get(VARIABLE).filter(|_| !has_more_rights);
     // Of two threads, one closes what is still open for the other.
-    let real = Real::open(path)?;
-    Ok(Some(REAL.get_or_init(|| real)))
+    let real = path.map(Real::open).transpose()?;
+    Ok(REAL.get_or_init(|| real).as_ref())
 }
 
 /// The library, if it was opened.
 pub(crate) fn opened() -> Option<&'static Real> {
-    REAL.get()
+    REAL.get()?.as_ref()
 }
 
 impl Real {
@@ -71,6 +78,11 @@ impl Real {
             return Err(refuse(
                 "is a folder: name the libnccl.so.2 in it".to_owned(),
             ));
+        }
+        if let Some(owner) = other_allocator() {
+            return Err(refuse(format!(
+                "would allocate by the C library, and this process by {owner}: run it without that"
+            )));
         }
         let flags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
         // SAFETY: the user says that this library is NCCL, whose initialisers any program may run.
@@ -128,20 +140,27 @@ impl Real {
         )
     }
 
-    /// Begins a group of its own calls in this thread, or ends it.
-    pub(crate) fn group(&self, name: &str) -> Result<(), Failure> {
+    /// Begins a group of its own calls in this thread, or ends it. Returns what of it goes on.
+    pub(crate) fn group(&self, name: &str) -> Result<Progress, Failure> {
         // SAFETY: both functions of groups have this type.
         let function = unsafe { self.function::<unsafe extern "C" fn() -> c_int>(name) }?;
         // SAFETY: it demands nothing.
-        self.passed(name, unsafe { function() })
+        let result = unsafe { function() };
+        self.passed(name, result)?;
+        Ok(match Status::from_code(result) {
+            Status::InProgress => Progress::Background,
+            _ => Progress::Done,
+        })
     }
 
-    /// Makes a communicator of its own for all ranks of an id. Waits for them.
+    /// Makes a communicator of its own for all ranks of an id. Waits for them; where the library
+    /// makes it in the background, until `check` fails.
     pub(crate) fn connect(
         &self,
         id: &ncclUniqueId,
         rank: usize,
         size: usize,
+        check: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<ncclComm_t, Failure> {
         type Init = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int) -> c_int;
         const NAME: &str = "ncclCommInitRank";
@@ -151,7 +170,39 @@ impl Real {
         let init = unsafe { self.function::<Init>(NAME) }?;
         // SAFETY: it writes one handle, to a variable of this function.
         let made = unsafe { init(&raw mut comm, narrow(size), *id, narrow(rank)) };
-        self.passed(NAME, made).map(|()| comm)
+        self.passed(NAME, made)?;
+        if Status::from_code(made) == Status::InProgress {
+            self.wait(comm, check).inspect_err(|_| {
+                // SAFETY: the communicator is this library's, and no one else has it.
+                let _ = unsafe { self.end("ncclCommAbort", comm) };
+            })?;
+        }
+        Ok(comm)
+    }
+
+    /// Waits until one of its communicators that is being made is ready.
+    fn wait(
+        &self,
+        comm: ncclComm_t,
+        check: &dyn Fn() -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        type Ask = unsafe extern "C" fn(ncclComm_t, *mut c_int) -> c_int;
+        const NAME: &str = "ncclCommGetAsyncError";
+        // SAFETY: NCCL's function has this type.
+        let ask = unsafe { self.function::<Ask>(NAME) }?;
+        loop {
+            let mut state = 0;
+            // SAFETY: the communicator is one of this library's, and not ended yet. It writes one
+            // number, to a variable of this function.
+            let asked = unsafe { ask(comm, &raw mut state) };
+            self.passed(NAME, asked)?;
+            self.passed("ncclCommInitRank", state)?;
+            if Status::from_code(state) != Status::InProgress {
+                return Ok(());
+            }
+            check()?;
+            std::thread::sleep(POLL_EVERY);
+        }
     }
 
     /// A unique id of its own.
@@ -166,18 +217,18 @@ impl Real {
         self.passed(NAME, got).map(|()| id)
     }
 
-    /// Destroys one of its communicators.
+    /// Ends one of its communicators by a function: `ncclCommDestroy`, or `ncclCommAbort`.
     ///
     /// # Safety
-    /// The communicator is one of this library's, and not used again.
-    pub(crate) unsafe fn destroy(&self, comm: ncclComm_t) -> Result<(), Failure> {
-        const NAME: &str = "ncclCommDestroy";
-        // SAFETY: NCCL's function has this type.
-        let destroy = unsafe { self.function::<unsafe extern "C" fn(ncclComm_t) -> c_int>(NAME) }?;
+    /// The name is one of these two. The communicator is one of this library's, and not used again.
+    pub(crate) unsafe fn end(&self, name: &str, comm: ncclComm_t) -> Result<(), Failure> {
+        // SAFETY: both of NCCL's functions have this type, and the name is one of theirs (this
+        // function's contract).
+        let end = unsafe { self.function::<unsafe extern "C" fn(ncclComm_t) -> c_int>(name) }?;
         // SAFETY: the communicator is one of this library's, and not used again (this function's
         // contract).
-        let destroyed = unsafe { destroy(comm) };
-        self.passed(NAME, destroyed)
+        let ended = unsafe { end(comm) };
+        self.passed(name, ended)
     }
 
     /// What has failed, if this result of a function says so, with the library's own words.
@@ -211,6 +262,37 @@ impl Real {
             .to_string_lossy()
             .into_owned()
     }
+}
+
+/// Where this process's `malloc` is, if it is not the C library's. That a program has its own is
+/// not seen: it may as well be the program's entry for the C library's.
+fn other_allocator() -> Option<String> {
+    let this = Library::this();
+    // SAFETY: the C library's function has this type, and so has one that stands in for it. It is
+    // not called.
+    let malloc = unsafe { this.get::<unsafe extern "C" fn(usize) -> *mut c_void>(b"malloc\0") };
+    let (place, name) = home(*malloc.ok()? as *const c_void)?;
+    // SAFETY: it only reads what the kernel has said of this process.
+    let program = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
+    let known = [program, libc::getauxval as *const c_void];
+    let is_known = known.into_iter().filter_map(home).any(|own| own.0 == place);
+    (!is_known).then_some(name)
+}
+
+/// The address and the name of what has mapped an address.
+fn home(address: *const c_void) -> Option<(usize, String)> {
+    let mut found = MaybeUninit::zeroed();
+    // SAFETY: it takes any address, and writes to a variable of this function.
+    let is_found = unsafe { libc::dladdr(address, found.as_mut_ptr()) } != 0;
+    // SAFETY: all zeros are a `Dl_info`, and so is what was written.
+    let found: libc::Dl_info = unsafe { found.assume_init() };
+    if !is_found || found.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: it is not null, so it is a text that ends in a null character, and stays while the
+    // library is mapped: it has functions that this process calls.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    Some((found.dli_fbase.addr(), name.to_string_lossy().into_owned()))
 }
 
 /// A version as people write it.

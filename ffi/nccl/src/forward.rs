@@ -6,8 +6,9 @@
 use std::any::Any;
 
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
+use spark_ccl_abi::groups;
 
-use crate::comm::{find, is_ours};
+use crate::comm::{Comm, enter, find, is_ours};
 use crate::fallback::Real;
 use crate::refusal::Answer;
 use crate::status::Status;
@@ -30,11 +31,10 @@ pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Re
     if let Some(comm) = any.downcast_mut::<ncclComm_t>()
         && is_ours(*comm)
     {
-        let own = find(*comm)?;
         *comm = if COLLECTIVE.contains(&name) {
-            own.shadow.made(&own.inner, real)?
+            made(&*enter(*comm)?, name, real)?
         } else {
-            own.shadow.get().ok_or_else(|| {
+            find(*comm)?.shadow.get().ok_or_else(|| {
                 Failure::new(
                     Kind::Usage,
                     format!(
@@ -49,6 +49,16 @@ pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Re
         };
     }
     Ok(argument)
+}
+
+/// The communicator that stands behind ours; with all its ranks, makes it first. Within a group
+/// that library would make it only at the group's end.
+fn made(own: &Comm, name: &str, real: &Real) -> Result<ncclComm_t, Failure> {
+    if let Some(made) = own.shadow.get() {
+        return Ok(made);
+    }
+    groups::must_be_closed(name).inspect_err(groups::keep_failure)?;
+    own.shadow.made(&own.inner, real)
 }
 
 /// Calls a function of that library's, and says what has failed.

@@ -31,7 +31,11 @@ pub(crate) fn end() -> Status {
     progressing(|| {
         let theirs = end_theirs();
         let ended = groups::end();
-        theirs.and(ended)
+        // Programs ask each communicator of theirs and of ours whether it is ready.
+        Ok(match theirs? {
+            Progress::Background => ended.map(|_| Progress::Background)?,
+            Progress::Done => ended?,
+        })
     })
 }
 
@@ -39,7 +43,7 @@ fn end_theirs() -> Result<Progress, Failure> {
     let open = THEIRS.get();
     if let (Some(real), true) = (opened(), open > 0) {
         THEIRS.set(open - 1);
-        real.group("ncclGroupEnd")?;
+        return real.group("ncclGroupEnd");
     }
     Ok(Progress::Done)
 }

@@ -33,6 +33,16 @@ fn value(name: &str) -> String {
     builder.get(name).unwrap_or_default().to_owned()
 }
 
+/// The bytes of a value.
+fn raw(value: String) -> Vec<u8> {
+    if let Ok(number) = value.trim().parse::<i64>() {
+        return number.to_ne_bytes().to_vec();
+    }
+    let mut bytes = value.into_bytes();
+    bytes.push(0);
+    bytes
+}
+
 /// The name of a handle.
 fn known(handle: ncclParamHandle_t) -> Result<&'static str, Failure> {
     let place = given(handle, "the handle")?.addr();
@@ -122,7 +132,8 @@ pub(crate) unsafe fn string(handle: ncclParamHandle_t, out: *mut *const c_char) 
     })
 }
 
-/// `ncclParamGet`: the text, with the null character behind it.
+/// `ncclParamGet`: a number as the 8 bytes of an `int64_t`; else the text, with the null character
+/// behind it.
 ///
 /// # Safety
 /// `out` is null, or as many bytes as `most` says can be written there. `len` is null or can be
@@ -136,8 +147,7 @@ pub(crate) unsafe fn bytes(
     guarded(|| {
         let name = known(handle)?;
         let (out, len) = (given(out, "out")?, given(len, "len")?);
-        let mut value = value(name).into_bytes();
-        value.push(0);
+        let value = raw(value(name));
         let needed = c_int::try_from(value.len()).unwrap_or(c_int::MAX);
         // SAFETY: `given` has refused null, and otherwise `len` can be written (this function's
         // contract).
@@ -216,10 +226,12 @@ pub(crate) unsafe fn keys(table: *mut *mut *const c_char, len: *mut c_int) -> St
 /// `ncclParamDumpAll`: to the standard output, as NCCL does.
 pub(crate) fn dump() {
     guarded::<Status>(|| {
+        let builder = Communicator::builder();
         let mut out = std::io::stdout().lock();
         for name in names() {
+            let value = builder.get(name).unwrap_or_default();
             // Where nobody reads it, nothing is lost.
-            let _ = writeln!(out, "{name}={}", value(name));
+            let _ = writeln!(out, "{name}={value}");
         }
         Ok(())
     });

@@ -1,6 +1,8 @@
 //! The communicator of NVIDIA's library that stands behind one of ours, for functions that only
 //! that library has. Made by the first collective of these.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use spark_ccl::Communicator;
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_cuda::{context, keep_context, make_current};
@@ -9,20 +11,24 @@ use spark_ccl_log::Mutex;
 use crate::fallback::{Real, opened};
 use crate::types::{ncclComm_t, ncclUniqueId};
 
-/// None until it was made; then the handle's address.
 #[derive(Debug, Default)]
-pub(crate) struct Shadow(Mutex<Option<usize>>);
+pub(crate) struct Shadow {
+    /// None until it was made; then the handle's address.
+    handle: Mutex<Option<usize>>,
+    /// Whether it is to end without the other ranks. A flag on its own: relaxed.
+    is_aborted: AtomicBool,
+}
 
 impl Shadow {
     /// The handle, if it was made.
     pub(crate) fn get(&self) -> Option<ncclComm_t> {
-        let handle = *self.0.lock();
+        let handle = *self.handle.lock();
         handle.map(std::ptr::with_exposed_provenance_mut)
     }
 
     /// The handle; with all ranks of the communicator, makes it first. Waits for them.
     pub(crate) fn made(&self, comm: &Communicator, real: &Real) -> Result<ncclComm_t, Failure> {
-        let mut own = self.0.lock();
+        let mut own = self.handle.lock();
         if let Some(handle) = *own {
             return Ok(std::ptr::with_exposed_provenance_mut(handle));
         }
@@ -32,9 +38,15 @@ impl Shadow {
             entered.map_err(|error| Failure::new(Kind::Device, error.to_string()))?;
         }
         let id = shared_id(comm, real)?;
-        let handle = real.connect(&id, comm.rank(), comm.size())?;
+        let check = || Ok(comm.check()?);
+        let handle = real.connect(&id, comm.rank(), comm.size(), &check)?;
         *own = Some(handle.expose_provenance());
         Ok(handle)
+    }
+
+    /// Has it end without the other ranks, for which its orderly end waits.
+    pub(crate) fn abort(&self) {
+        self.is_aborted.store(true, Ordering::Relaxed);
     }
 }
 
@@ -65,9 +77,14 @@ impl Drop for Shadow {
     fn drop(&mut self) {
         if let (Some(handle), Some(real)) = (self.get(), opened()) {
             let _context = keep_context();
+            let name = if *self.is_aborted.get_mut() {
+                "ncclCommAbort"
+            } else {
+                "ncclCommDestroy"
+            };
             // SAFETY: the handle is one that this library has made, and only this has it, which is
-            // being dropped.
-            if let Err(failure) = unsafe { real.destroy(handle) } {
+            // being dropped. The name is one of the two.
+            if let Err(failure) = unsafe { real.end(name, handle) } {
                 spark_ccl_log::warn!("{}", failure.message());
             }
         }

@@ -35,6 +35,10 @@ int main(int argc, char **argv)
     /* What others have to make first. */
     require(ncclSignal(1, 0, 0, 0, comm, NULL) == ncclInvalidUsage, "a signal without a window");
     require(strstr(ncclGetLastError(comm), "ncclCommWindowRegister") != NULL, "why not");
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, 0), ncclInvalidUsage,
+          "cannot be called within a group");
+    FAILS(ncclGroupEnd(), ncclInvalidUsage, "cannot be called within a group");
     SUCCEEDS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, 0));
     require((void *)window == buffer, "a window of the other library's");
     SUCCEEDS(ncclSignal(1, 0, 0, 0, comm, NULL));
@@ -55,7 +59,16 @@ int main(int argc, char **argv)
     SUCCEEDS(ncclGroupStart());
     require(ncclBcast(buffer, 1, ncclInt8, 0, other, NULL) == ncclInvalidUsage, "its broadcast");
     SUCCEEDS(ncclGroupEnd());
+    SUCCEEDS(ncclGroupStart());
+    require(ncclBcast(buffer, 2, ncclInt8, 0, other, NULL) == ncclInvalidUsage, "its broadcast");
+    require(ncclGroupEnd() == ncclInProgress, "what goes on in the background there");
     expect_sum(comm, 2, 2 * size, "another sum");
+
+    /* An abort does not wait for the other ranks there either. */
+    ncclComm_t part = NULL;
+    SUCCEEDS(ncclCommSplit(comm, 0, rank, &part, NULL));
+    SUCCEEDS(ncclCommWindowRegister(part, buffer, sizeof buffer, &window, 0));
+    SUCCEEDS(ncclCommAbort(part));
     SUCCEEDS(ncclCommDestroy(other));
     SUCCEEDS(ncclCommDestroy(comm));
     FAILS(ncclCommCount(comm, &number), ncclInvalidArgument, "no such communicator");

@@ -36,9 +36,11 @@ static void parameters(void)
     FAILS(ncclParamGetI8(handle, &small), ncclInvalidArgument, "i8");
     SUCCEEDS(ncclParamGetStr(handle, &text));
     require(strcmp(text, "65536") == 0, "a text");
-    FAILS(ncclParamGet(handle, bytes, 5, &len), ncclInvalidArgument, "6 bytes");
+    FAILS(ncclParamGet(handle, bytes, 7, &len), ncclInvalidArgument, "8 bytes");
     SUCCEEDS(ncclParamGet(handle, bytes, sizeof bytes, &len));
-    require(len == 6 && strcmp(bytes, "65536") == 0, "bytes");
+    int64_t raw = 0;
+    memcpy(&raw, bytes, sizeof raw);
+    require(len == 8 && raw == 65536, "bytes");
     SUCCEEDS(ncclParamGetParameter("NCCL_BUFFSIZE", &text, &len));
     require(len == 5 && strcmp(text, "65536") == 0, "a parameter by its name");
     FAILS(ncclParamGetParameter("NCCL_NO_SUCH", &text, &len), ncclInvalidArgument, "NCCL_NO_SUCH");

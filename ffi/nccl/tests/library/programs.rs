@@ -29,13 +29,18 @@ fn compile(directory: &Path, name: &str) -> PathBuf {
 
 /// Compiles a library that stands in for NVIDIA's.
 fn compile_fallback(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
+    compile_library(directory, "fallback", name, options)
+}
+
+/// Compiles a library of a source of the tests.
+fn compile_library(directory: &Path, source: &str, name: &str, options: &[&str]) -> PathBuf {
     let library = directory.join(name);
     let status = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
         .args([
             "-std=c11", "-O1", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror",
         ])
         .args(options)
-        .arg(format!("{PACKAGE}/tests/fallback.c"))
+        .arg(format!("{PACKAGE}/tests/{source}.c"))
         .arg("-o")
         .arg(&library)
         .status()
@@ -176,10 +181,17 @@ fn what_is_not_done_here_goes_to_the_library_that_is_named() {
         let made = format!("fallback: rank {rank} of 2 with the id of the fallback");
         let expected = [
             "fallback: rank 0 of 1 with a program's own",
+            "fallback: a group begins",
+            "fallback: a group ends",
             &made,
             "fallback: a group begins",
             "fallback: broadcast",
             "fallback: a group ends",
+            "fallback: a group begins",
+            "fallback: broadcast",
+            "fallback: a group ends",
+            &made,
+            "fallback: aborted",
             "fallback: destroyed",
             "fallback: destroyed",
         ];
@@ -214,6 +226,24 @@ fn libraries_that_cannot_be_used_are_named() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.stdout, b"right\n", "{path:?}: {said}");
     }
+}
+
+#[test]
+fn no_library_is_opened_beside_another_allocator() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "unusable");
+    let fallback = compile_fallback(directory.path(), "fallback.so", &[]);
+    let allocator = compile_library(directory.path(), "allocator", "allocator.so", &[]);
+    let output = Command::new(&program)
+        .arg("allocator.so: run it without that")
+        .env_clear()
+        .env("SPARK_CCL_BACKEND", "host")
+        .env("SPARK_CCL_NCCL_FALLBACK", &fallback)
+        .env("LD_PRELOAD", &allocator)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, b"right\n", "{said}");
 }
 
 #[test]
