@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::comparison::Comparison;
-use crate::fault::{ALIVE, is_apart};
+use crate::fault::{ALIVE, is_apart, is_on_device};
 use crate::leave::Leave;
 use crate::standing::{Answer, Wait};
 use crate::wire::{Content, LateReport, Notice, Progress, WaitingFor};
@@ -17,7 +17,10 @@ pub(crate) struct MemberRecord {
     pub(crate) at: Option<Instant>,
     finished: u64,
     entered: Option<Operation>,
-    pub(crate) waiting: Option<Waiting>,
+    /// What its thread waits in.
+    waiting: Option<Waiting>,
+    /// What its device waits in, while its thread may go on.
+    waiting_on_device: Option<Waiting>,
     /// What it has said when it left, or began to.
     pub(crate) left: Option<Box<Leave>>,
     /// What other members report about it, if it does not send its notices to this rank.
@@ -57,6 +60,30 @@ struct SeenNotices {
 struct Reported {
     report: LateReport,
     at: Instant,
+}
+
+impl Waiting {
+    /// It in words of an answer, unless it is over.
+    fn told(&self, finished: u64, now: Instant) -> Option<Wait> {
+        let Operation {
+            sequence,
+            signature,
+        } = self.operation;
+        let is_over = if is_apart(sequence) {
+            now.saturating_duration_since(self.at) > ALIVE
+        } else {
+            sequence <= finished
+        };
+        (!is_over).then(|| Wait {
+            sequence,
+            signature,
+            for_rank: match self.whom {
+                WaitingFor::Anyone => None,
+                WaitingFor::Rank(rank) => Some(rank),
+            },
+            since: now.saturating_duration_since(self.since),
+        })
+    }
 }
 
 impl SeenNotices {
@@ -131,7 +158,12 @@ impl MemberRecord {
             self.entered = Some(operation);
         }
         if let Some(whom) = progress.waiting {
-            let known = self.waiting.filter(|known| {
+            let place = if is_on_device(operation.sequence) {
+                &mut self.waiting_on_device
+            } else {
+                &mut self.waiting
+            };
+            let known = place.filter(|known| {
                 (
                     known.operation.sequence,
                     known.operation.signature,
@@ -139,7 +171,7 @@ impl MemberRecord {
                 ) == (operation.sequence, operation.signature, whom)
                     && now.saturating_duration_since(known.at) <= ALIVE
             });
-            self.waiting = Some(Waiting {
+            *place = Some(Waiting {
                 operation,
                 whom,
                 since: known.map_or(now, |known| known.since),
@@ -150,37 +182,23 @@ impl MemberRecord {
                 self.finished = self.finished.max(operation.sequence.saturating_sub(1));
             }
         }
-        let over = |waiting: Waiting| {
-            waiting.operation.sequence <= self.finished
-                || now.saturating_duration_since(waiting.at) > ALIVE
-        };
-        if self.waiting.is_some_and(over) {
-            self.waiting = None;
+        let finished = self.finished;
+        for place in [&mut self.waiting, &mut self.waiting_on_device] {
+            place.take_if(|waiting| {
+                waiting.operation.sequence <= finished
+                    || now.saturating_duration_since(waiting.at) > ALIVE
+            });
         }
     }
 
     /// What it waits in, unless that is over: `finished` is the last collective that it has
     /// finished.
     pub(crate) fn wait(&self, finished: u64, now: Instant) -> Option<Wait> {
-        let waiting = self.waiting?;
-        let Operation {
-            sequence,
-            signature,
-        } = waiting.operation;
-        let is_over = if is_apart(sequence) {
-            now.saturating_duration_since(waiting.at) > ALIVE
-        } else {
-            sequence <= finished
-        };
-        (!is_over).then(|| Wait {
-            sequence,
-            signature,
-            for_rank: match waiting.whom {
-                WaitingFor::Anyone => None,
-                WaitingFor::Rank(rank) => Some(rank),
-            },
-            since: now.saturating_duration_since(waiting.since),
-        })
+        let waits = [self.waiting, self.waiting_on_device];
+        waits
+            .iter()
+            .flatten()
+            .find_map(|waiting| waiting.told(finished, now))
     }
 
     /// How long ago anything was heard of it.
@@ -188,7 +206,7 @@ impl MemberRecord {
         self.at.map(|at| now.saturating_duration_since(at))
     }
 
-    /// Whom it waits for, if it has said within `window` that it waits.
+    /// Whom its thread waits for, if it has said within `window` that it waits.
     pub(crate) fn waits_lately(&self, window: Duration, now: Instant) -> Option<WaitingFor> {
         let waiting = self.waiting.filter(|waiting| {
             now.saturating_duration_since(waiting.at) <= window
@@ -199,11 +217,15 @@ impl MemberRecord {
 
     /// The world rank that it waits for in a message or on its device, and in which operation.
     pub(crate) fn awaits_one(&self, now: Instant) -> Option<(u32, u64)> {
-        let Wait {
-            sequence, for_rank, ..
-        } = self.wait(self.finished, now)?;
-        let rank = for_rank.filter(|_| is_apart(sequence))?;
-        Some((rank, sequence))
+        // The device first: what its thread waits in may wait for that.
+        let waits = [self.waiting_on_device, self.waiting];
+        waits.iter().flatten().find_map(|waiting| {
+            let Wait {
+                sequence, for_rank, ..
+            } = waiting.told(self.finished, now)?;
+            let rank = for_rank.filter(|_| is_apart(sequence))?;
+            Some((rank, sequence))
+        })
     }
 
     /// Collectives that it is known to have entered.
@@ -225,9 +247,9 @@ impl MemberRecord {
 
     /// The operation that it was last known to be in.
     pub(crate) fn last(&self) -> Option<Operation> {
-        self.waiting
-            .map(|waiting| waiting.operation)
-            .or(self.entered)
+        let waits = [self.waiting, self.waiting_on_device];
+        let latest = waits.into_iter().flatten().max_by_key(|waiting| waiting.at);
+        latest.map(|waiting| waiting.operation).or(self.entered)
     }
 
     pub(crate) fn takes_part(&self, sequence: u64, window: Duration, now: Instant) -> bool {
@@ -249,6 +271,32 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fault::DEVICE_MARK;
+
+    #[test]
+    fn a_wait_on_the_device_is_none_of_the_thread() {
+        let (mut record, now) = (MemberRecord::default(), Instant::now());
+        let mut announce = |sequence, rank| {
+            let progress = Progress {
+                context: 1,
+                finished: 4,
+                sequence,
+                signature: [0; 2],
+                waiting: Some(WaitingFor::Rank(rank)),
+            };
+            record.update(&progress, now);
+            record.clone()
+        };
+        let lately = |record: &MemberRecord| record.waits_lately(ALIVE, now);
+        let record = announce(DEVICE_MARK | 3, 2);
+        assert_eq!(lately(&record), None);
+        assert!(!record.takes_part(5, ALIVE, now));
+        announce(5, 1);
+        let record = announce(DEVICE_MARK | 3, 2);
+        assert_eq!(lately(&record), Some(WaitingFor::Rank(1)));
+        assert!(record.takes_part(5, ALIVE, now));
+        assert_eq!(record.awaits_one(now), Some((2, DEVICE_MARK | 3)));
+    }
 
     proptest! {
         /// In any order, each number is new once, unless it is far behind the last.
