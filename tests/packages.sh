@@ -36,7 +36,7 @@ git init --quiet "$unpacked"
 git -C "$unpacked" -c user.name=nobody -c user.email=nobody commit --quiet --allow-empty -m "another project"
 for folder in "$unpacked"/spark-ccl-[0-9]*; do
     rustc --edition 2024 -o "$unpacked/stamp" "$folder/build.rs"
-    stamp=$(cd "$folder" && CARGO_PKG_VERSION=1.2.3 "$unpacked/stamp" | sed -n 's/^cargo:rustc-env=SPARK_CCL_VERSION=//p')
+    stamp=$(cd "$folder" && CARGO_PKG_VERSION=1.2.3 "$unpacked/stamp" | sed -n 's/^cargo:rustc-env=BUILT_VERSION=//p')
     [ "$stamp" = 1.2.3 ] || fail "an unpacked package is stamped $stamp, not 1.2.3"
 done
 echo "${#packages[@]} packages"

@@ -101,7 +101,8 @@ impl Files {
             if end.is_none_or(|end| end > whole) {
                 let end = info.data_offsets.1;
                 let problem = format!(
-                    "{name} ends at byte {end} behind {begin} of the header, and the file has {whole}"
+                    "{name} ends at byte {end} behind {begin} of the header, and the file has \
+                     {whole}"
                 );
                 return Err(wrong(&problem));
             }

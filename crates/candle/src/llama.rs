@@ -105,7 +105,8 @@ impl Llama {
         let is_trained = blocks.iter().any(|it| it.before_linear.is_trained());
         if config.tie_word_embeddings && is_trained && !(is_first && is_last) {
             let problem = "embedding and logits are one weight (tie_word_embeddings), which a \
-                           pipeline cannot train: take a model with two, or all blocks on each rank";
+                           pipeline cannot train: take a model with two, or all blocks on each \
+                           rank";
             Err(Error::Model(problem.to_owned()))?;
         }
         let head = || Head::load(group, form, config, weights, embedding.as_ref());

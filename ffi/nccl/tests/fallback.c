@@ -8,7 +8,8 @@
 #define VERSION 22809
 #endif
 
-/* What is not null, and none of ours. Those of several ranks are ready when they were asked often. */
+/* What is not null, and none of ours. Those of several ranks are ready when they were asked
+ * often. */
 static int communicator = 7;
 static int asked;
 /* What the end of a group returns. */

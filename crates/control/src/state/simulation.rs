@@ -299,19 +299,16 @@ fn a_wait_on_a_device_is_told_and_never_compared() {
     assert_eq!(table.awaited_in_turn(1, world.now), [4, 2]);
     let last = table.last_seen(1, world.now).unwrap().last;
     assert_eq!(last, Some((on_device, "[9, 9]".to_owned())));
-    // Who waits in a message says nothing of its device.
+    // Its thread may wait for something else meanwhile.
     world.announces(0, POINT_TO_POINT_MARK | 1, CALL, WaitingFor::Rank(1));
     let table = world.states[0].table(CONTEXT).unwrap();
-    assert_eq!(table.awaited_on_device(world.now), None);
-    // In a collective, who waits on its device is not what is late.
+    assert_eq!(table.awaited_on_device(world.now), Some(1));
+    // Whose program has not come to a collective is late in it: its device does not hold it up.
     world.announces(0, 1, CALL, WaitingFor::Rank(1));
     world.settle();
     let table = world.states[0].table(CONTEXT).unwrap();
     let late = ranks(&table.late(1, WINDOW, world.now));
-    assert_eq!(
-        [1, 4, 2].map(|rank| late.contains(&rank)),
-        [false, false, true]
-    );
+    assert_eq!([1, 4, 2].map(|rank| late.contains(&rank)), [true; 3]);
 }
 
 /// Ranks of a ring come to a halt one after the other, in this call or in the one before.

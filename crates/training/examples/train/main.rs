@@ -2,8 +2,8 @@
 //! framework: `cargo run --release -p spark-ccl-training --example train`.
 //!
 //! By itself it starts two ranks as processes; under a launcher, each process is a rank. With a
-//! folder for checkpoints, it goes on from the last one with fewer ranks if one dies, and when it is
-//! started again: `... --example train -- folder=checkpoints`. The losses do not depend on the
+//! folder for checkpoints, it goes on from the last one with fewer ranks if one dies, and when it
+//! is started again: `... --example train -- folder=checkpoints`. The losses do not depend on the
 //! number of ranks.
 
 mod attention;

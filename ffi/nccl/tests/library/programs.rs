@@ -193,9 +193,14 @@ fn what_is_not_done_here_goes_to_the_library_that_is_named() {
             &made,
             "fallback: aborted",
             "fallback: destroyed",
-            "fallback: destroyed",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(told[..expected.len()], expected);
+        // The last one is destroyed by a thread, for which the end of the process does not wait.
+        let rest = &told[expected.len()..];
+        assert!(
+            rest.is_empty() || rest == ["fallback: destroyed"],
+            "{rest:?}"
+        );
     }
 }
 
