@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 
 from spark_ccl import InvalidError
+from spark_ccl.torch.delayed import Delayed
 from spark_ccl.torch.device_work import DeviceWork, Enqueued
 from spark_ccl.torch.devices import DeviceCalls
-from spark_ccl.torch.delayed import Delayed
 
 
 def calls_without_gpu() -> DeviceCalls:
