@@ -58,7 +58,11 @@ class _Group(CallsByDevice):
     _supports_time_estimate = False
 
     def _hold(
-        self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any
+        self,
+        communicator: Communicator,
+        tagged: TaggedMessages,
+        timeout: timedelta,
+        store: Any,
     ) -> None:
         self._communicator = communicator
         self._tagged = tagged
@@ -135,7 +139,11 @@ class ProcessGroup(_Group, dist.ProcessGroup):
     """A group with `spark_ccl` as its only backend. Calls do not go through PyTorch's C++."""
 
     def __init__(
-        self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any
+        self,
+        communicator: Communicator,
+        tagged: TaggedMessages,
+        timeout: timedelta,
+        store: Any,
     ) -> None:
         super().__init__(communicator.rank, communicator.size)
         self._hold(communicator, tagged, timeout, store)
@@ -214,7 +222,11 @@ class PartOfGroup(_Group, _Backend):
     """A backend of a group that has others: `"cpu:spark_ccl,cuda:nccl"`."""
 
     def __init__(
-        self, communicator: Communicator, tagged: TaggedMessages, timeout: timedelta, store: Any
+        self,
+        communicator: Communicator,
+        tagged: TaggedMessages,
+        timeout: timedelta,
+        store: Any,
     ) -> None:
         super().__init__(communicator.rank, communicator.size)
         self._hold(communicator, tagged, timeout, store)
@@ -227,9 +239,7 @@ class PartOfGroup(_Group, _Backend):
         communicator = self._part(ranks)
         if communicator is None:
             # PyTorch 2.15 would not survive `None`.
-            raise InvalidError(
-                "a group with several backends is split so that this rank is in no part; use new_group"
-            )
+            raise InvalidError("a group with several backends is split so that this rank is in no part; use new_group")
         part = PartOfGroup(communicator, _tagged_messages_of(communicator), self._timeout, store)
         part.set_timeout(options._timeout)
         return part
