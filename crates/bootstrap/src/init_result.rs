@@ -117,7 +117,8 @@ mod tests {
         fn damaged_ones_are_refused_or_others(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
             let time_left = Duration::from_secs(9);
             let report = InitReport { result: Err("no é".to_owned()), time_left };
-            let init_result = InitFailure { kind: InitFailureKind::Links, text: "no é".to_owned() };
+            let text = "no é".to_owned();
+            let init_result = InitFailure { kind: InitFailureKind::Links, text };
             let (mut report, mut init_result) = (report.encode(), init_result.encode());
             prop_assert!(InitReport::decode(&report[..cut.index(report.len())]).is_err());
             let cut_off = &init_result[..cut.index(init_result.len())];

@@ -28,7 +28,8 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Tables for so many positions, of the angle that each pair of elements turns by per position.
+    /// Tables for positions below `positions`, of the angle that each pair of elements turns by per
+    /// position.
     ///
     /// # Errors
     /// candle's.

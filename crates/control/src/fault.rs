@@ -203,7 +203,7 @@ impl Fault {
         first.into_iter().chain(second).chain(late)
     }
 
-    /// Whether it concerns only those whose calls need a rank: that one has ended or left, of which
+    /// Whether it concerns only calls that need one rank: that one has ended or left, of which
     /// all members learn.
     pub(crate) fn is_departure(&self) -> bool {
         matches!(

@@ -112,8 +112,8 @@ impl Slots {
         (2..=MAX_RANKS).contains(&ranks)
     }
 
-    /// The depth of lanes, up to 8, whose slots for data to and from another rank take no more than
-    /// so many bytes; 0 where there is no room for any.
+    /// The depth of lanes, up to 8, whose slots for data to and from another rank take at most
+    /// `bytes`; 0 where there is no room for any.
     pub fn depth_within(bytes: usize, ctas: u32) -> usize {
         (bytes / (2 * lanes(ctas) * PAYLOAD)).min(DEPTH)
     }

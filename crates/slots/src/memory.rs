@@ -76,8 +76,8 @@ impl PostBox {
         }
     }
 
-    /// Copies what goes to the peer of a slot with so much payload, in bytes, into that of the same
-    /// number in an inbox of the same shape.
+    /// Copies what goes to the peer of a slot, with `payload` bytes of it, into the slot of the
+    /// same number in an inbox of the same shape.
     ///
     /// # Safety
     /// Until this returns, nothing may write the slot, and nothing may use the other one.

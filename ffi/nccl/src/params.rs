@@ -189,7 +189,8 @@ pub(crate) unsafe fn parameter(
         // contract).
         let value = value(names()[unsafe { place(key) }?]);
         let bytes = c_int::try_from(value.len()).unwrap_or(c_int::MAX);
-        // SAFETY: both can be written, as above.
+        // SAFETY: `given` has refused null, and otherwise `out` and `len` can be written (this
+        // function's contract).
         unsafe {
             out.write(keep(1, value));
             len.write(bytes);

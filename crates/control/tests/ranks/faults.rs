@@ -107,7 +107,7 @@ fn a_death_between_calls_is_a_fault_only_of_calls_that_need_the_rank() {
         assert_eq!(watch.latent_of(2), Some(died.clone()));
         assert_eq!(watch.latent_of(1), None);
         assert!(!watch.failed() && !watch.is_whole());
-        assert!(watch.ended().contains(&2), "those who go on know it");
+        assert!(watch.ended().contains(&2), "the others know it");
     }
     watches[0].enter(2, [1, 1]);
     assert_eq!(*fault(&watches[0]), died);

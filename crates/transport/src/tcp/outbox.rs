@@ -24,7 +24,7 @@ use crate::{Geometry, LinkError};
 /// The most messages in one system call.
 const BATCH: usize = 16;
 /// Before a message from this size on, the kernel is asked which buffers are free again: they are
-/// still in the caches. Asking costs much less than sending so much.
+/// still in the caches. Asking costs much less than sending that message.
 const ASK_FROM: usize = 64 << 10;
 
 /// The messages that are not sent, or not known to have arrived.

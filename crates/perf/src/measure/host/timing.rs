@@ -44,8 +44,8 @@ impl<B> Buffers<B> {
     }
 }
 
-/// Runs the calls of a row without timing them, out of place: of short ones, so many that links get
-/// memory for all their messages.
+/// Runs the calls of a row without timing them, out of place. Of short ones it runs at least
+/// [`lap`], after which links have memory for all their messages.
 pub(super) fn warm_up<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
