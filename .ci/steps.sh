@@ -54,7 +54,7 @@ all_passed() {
 end_groups() {
     local group
     for group in "${groups[@]}"; do kill -- "-$group" || true; done
-    # The output of steps that had not ended.
-    for group in "${!groups[@]}"; do tail -n 50 "$output/$group"; done
+    # The output of steps that had not ended, long enough for that of a test that failed.
+    for group in "${!groups[@]}"; do tail -n 1000 "$output/$group"; done
     rm -rf "$output" "$times"
 }

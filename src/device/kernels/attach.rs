@@ -43,8 +43,10 @@ const ELSEWHERE: u8 = 4;
 /// Whether slots are between ranks that share memory, or forced.
 const SHARED: u8 = 5;
 const FORCED: u8 = 6;
+/// Or for packets only, as devices read pieces where they lie.
+const LENT: u8 = 7;
 /// Or there are none.
-const NONE: u8 = 7;
+const NONE: u8 = 8;
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
@@ -161,12 +163,13 @@ fn all_pin(comm: &Communicator) -> Result<bool, Error> {
 /// Which calls go through slots, and how many slots lanes have: any rank may refuse them for all,
 /// or else force them; who has the fewest decides. Collective.
 fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usize)>, Error> {
-    let settings = &comm.inner.world.settings.gpu;
-    let depth = Slots::depth_within(settings.most_in_slots, ctas);
-    let own = match settings.protocol {
+    let settings = &comm.inner.world.settings;
+    let depth = Slots::depth_within(settings.gpu.most_in_slots, ctas);
+    let own = match settings.gpu.protocol {
         _ if depth == 0 => NONE,
         GpuProtocol::Pieces => NONE,
         GpuProtocol::Slots => FORCED,
+        _ if comm.planner().over_rdma() && settings.path != Path::Safe => LENT,
         _ if comm.planner().all_share_memory => SHARED,
         _ => ELSEWHERE,
     };
@@ -178,6 +181,8 @@ fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usi
     let depth = depths.into_iter().min().map_or(depth, usize::from);
     let by_slots = if all.contains(&FORCED) {
         BySlots::All
+    } else if all.contains(&LENT) {
+        return Ok(Some((BySlots::PacketsOnly, 1)));
     } else if all.iter().all(|&said| said == SHARED) {
         BySlots::InMemory
     } else {

@@ -34,6 +34,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Which calls go through slots, beside short ones by packets. All ranks have it alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BySlots {
+    /// None: over RDMA, the receivers' devices read pieces where they lie, and slots are copied.
+    PacketsOnly,
     /// Those that are faster by it over links.
     OverLinks,
     /// Those that are faster by it where ranks share memory.
@@ -57,6 +59,7 @@ impl BySlots {
                 _ => bytes >= faster_from,
             },
             Self::All => bytes >= Slots::FROM,
+            Self::PacketsOnly => false,
         }
     }
 
@@ -64,7 +67,7 @@ impl BySlots {
     pub(super) fn least(self) -> u64 {
         let [in_memory, over_links] = Slots::LEAST;
         match self {
-            Self::OverLinks => over_links,
+            Self::OverLinks | Self::PacketsOnly => over_links,
             Self::InMemory | Self::All => in_memory,
         }
     }
