@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use spark_ccl::UntypedCall;
@@ -16,8 +17,12 @@ use crate::enqueued::Enqueued;
 use crate::failure::{Failure, Kind};
 use crate::started::{Held, Started};
 
+/// The number of the next group. A count on its own: relaxed.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
 /// The groups that a thread has opened.
 struct Group {
+    number: u64,
     /// The process that has opened them. A forked child's copy means nothing there.
     owner: Process,
     /// How many groups are open, one within the other.
@@ -61,6 +66,7 @@ thread_local! {
 pub fn start() -> Result<(), Failure> {
     let is_open = with_group(|group| {
         let group = group.get_or_insert_with(|| Group {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             owner: Process::here(),
             depth: 0,
             calls: Vec::new(),
@@ -217,7 +223,13 @@ pub fn meet_in_background(order: usize, meeting: Meeting) -> Result<Progress, Fa
 
 /// Whether this thread has opened one.
 pub fn is_open() -> bool {
-    with_group(|group| group.is_some()).unwrap_or(false)
+    number().is_some()
+}
+
+/// The number of the outermost group that this thread has open. No other group of the process has
+/// it.
+pub fn number() -> Option<u64> {
+    with_group(|group| group.as_ref().map(|group| group.number)).flatten()
 }
 
 /// An error if this thread has opened one. For functions that wait for other ranks themselves.

@@ -10,6 +10,7 @@ use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
 use spark_ccl_abi::handles::Table;
+use spark_ccl_log::Mutex;
 
 use crate::factors::Factors;
 use crate::shadow::Shadow;
@@ -51,12 +52,16 @@ pub(crate) struct Comm {
     pub(crate) shadow: Shadow,
     /// Whether its functions wait for other ranks.
     pub(crate) is_blocking: bool,
-    /// How many meetings go on in the background, over its links. A count on its own: relaxed.
-    meetings: AtomicUsize,
+    /// The meetings that go on in the background, over its links, or begin at the end of an open
+    /// group: by the group in which each was called for.
+    meetings: Mutex<Vec<Option<u64>>>,
 }
 
 /// A meeting of a communicator's ranks in the background. Until it ends, others are refused.
-pub(crate) struct InProgress(Arc<Comm>);
+pub(crate) struct InProgress {
+    comm: Arc<Comm>,
+    group: Option<u64>,
+}
 
 impl spark_ccl_abi::Comm for Comm {
     fn inner(&self) -> &Communicator {
@@ -66,7 +71,10 @@ impl spark_ccl_abi::Comm for Comm {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
-        self.0.meetings.fetch_sub(1, Ordering::Relaxed);
+        let mut meetings = self.comm.meetings.lock();
+        if let Some(own) = meetings.iter().position(|&group| group == self.group) {
+            meetings.swap_remove(own);
+        }
     }
 }
 
@@ -77,18 +85,30 @@ impl Comm {
             factors: Factors::default(),
             shadow: Shadow::default(),
             is_blocking,
-            meetings: AtomicUsize::new(0),
+            meetings: Mutex::default(),
         }
     }
 
     fn is_in_progress(&self) -> bool {
-        self.meetings.load(Ordering::Relaxed) > 0
+        !self.meetings.lock().is_empty()
+    }
+
+    /// Whether a meeting goes on. Those of the group that this thread has open have not begun: what
+    /// the group calls comes one after the other.
+    fn is_busy(&self) -> bool {
+        let open = groups::number();
+        let meetings = self.meetings.lock();
+        meetings
+            .iter()
+            .any(|&group| group.is_none() || group != open)
     }
 
     /// Notes that a meeting goes on.
     pub(crate) fn begin_meeting(self: &Arc<Self>) -> InProgress {
-        self.meetings.fetch_add(1, Ordering::Relaxed);
-        InProgress(Arc::clone(self))
+        let group = groups::number();
+        self.meetings.lock().push(group);
+        let comm = Arc::clone(self);
+        InProgress { comm, group }
     }
 }
 
@@ -160,8 +180,7 @@ pub(crate) fn find(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
 /// The communicator of a handle, for calls. A failure is that of the open group, too.
 pub(crate) fn enter(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
     let entered = find(comm).and_then(|comm| {
-        // Within a group they come one after the other.
-        if comm.is_in_progress() && !groups::is_open() {
+        if comm.is_busy() {
             return Err(Failure::invalid(
                 "a split, shrink, grow or finalize of the communicator goes on: ask \
                  ncclCommGetAsyncError until it is no longer ncclInProgress",
@@ -262,7 +281,9 @@ pub(crate) fn destroy(comm: ncclComm_t) -> Status {
         if known.is_leaving.swap(true, Ordering::Relaxed) {
             return Err(destroyed()).inspect_err(groups::keep_failure);
         }
+        let leaving = Leaving(Some(known));
         let leave = move || {
+            leaving.begin();
             let left = leave(handle);
             if let Err(failure) = &left {
                 // Whoever asks for its state knows.
@@ -275,6 +296,24 @@ pub(crate) fn destroy(comm: ncclComm_t) -> Status {
         let begin = move || groups::meet_in_background(order, Box::new(leave)).map(drop);
         groups::meet(order, Box::new(begin))
     })
+}
+
+/// A destroy that has not begun. In a group that fails it never does, and then the application may
+/// destroy the communicator again.
+struct Leaving(Option<Arc<Member>>);
+
+impl Leaving {
+    fn begin(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(member) = &self.0 {
+            member.is_leaving.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 fn destroyed() -> Failure {

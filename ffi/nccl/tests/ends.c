@@ -116,6 +116,11 @@ static void in_the_background(void)
     require(state == ncclInProgress, "the state of a communicator that is split");
     FAILS(ncclBroadcast(&number, &number, 1, ncclInt32, 0, all[0], NULL), ncclInvalidArgument,
           "goes on");
+    /* A group does not change that: it is not the one that splits. */
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclBroadcast(&number, &number, 1, ncclInt32, 0, all[0], NULL), ncclInvalidArgument,
+          "goes on");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "goes on");
     require(ncclCommSplit(all[1], 0, 0, &parts[1], NULL) == ncclInProgress, "a split");
     await(all[0]);
     await(all[1]);
@@ -143,6 +148,23 @@ static void in_the_background(void)
     for (int i = 0; i < 2; i++) {
         SUCCEEDS(ncclCommAbort(all[i]));
     }
+}
+
+/* A group that fails destroys nothing. */
+static void destroy_in_a_group(void)
+{
+    ncclComm_t alone;
+    int number;
+    SUCCEEDS(ncclCommInitAll(&alone, 1, NULL));
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclCommDestroy(alone));
+    FAILS(ncclCommCount(alone, &number), ncclInvalidArgument, "has been destroyed");
+    FAILS(ncclAllReduce(&number, &number, 1, ncclInt32, ncclSum, NULL, NULL), ncclInvalidArgument,
+          "comm");
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "comm");
+    SUCCEEDS(ncclCommCount(alone, &number));
+    SUCCEEDS(ncclCommDestroy(alone));
+    FAILS(ncclCommDestroy(alone), ncclInvalidArgument, "no such communicator");
 }
 
 /* Nothing is left of communicators that have ended. */
@@ -191,6 +213,7 @@ int main(int argc, char **argv)
     }
     shrink(size - 1);
     again_and_again();
+    destroy_in_a_group();
     in_the_background();
     abort_calls();
     abort_a_meeting();
