@@ -3,16 +3,22 @@ stream."""
 
 from __future__ import annotations
 
+import collections
+import contextlib
+import os
+import sys
 import threading
 import unittest
+from collections.abc import Iterator
 from datetime import timedelta
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from unittest import mock
 
 import groups
 import torch
 import torch.distributed as dist
 
+import spark_ccl
 from spark_ccl import InvalidError
 from spark_ccl.torch.delayed import Delayed
 from spark_ccl.torch.device_work import DeviceWork, Enqueued
@@ -32,6 +38,42 @@ def calls_without_gpu() -> DeviceCalls:
 
 def held(calls: DeviceCalls) -> DeviceWork:
     return calls._hold(DeviceWork(calls, [], [], None))
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    device = torch.device("cuda", 0)
+    is_cuda, is_cpu = True, False
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def record_stream(self, stream: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def counted_calls(asked: collections.Counter[str]) -> Iterator[None]:
+    """Has stand-ins for what calls on a GPU ask PyTorch for, and counts the requests in `asked`."""
+    current = mock.Mock()
+
+    def stand_in(name: str, answer: object) -> mock._patch[object]:
+        def function(*arguments: object) -> object:
+            asked[name] += 1
+            return answer
+
+        return mock.patch(f"torch.cuda.{name}", function)
+
+    answers = {
+        "Event": mock.Mock(),
+        "current_stream": current,
+        "device": contextlib.nullcontext(),
+        "is_current_stream_capturing": False,
+        "stream": contextlib.nullcontext(),
+    }
+    with contextlib.ExitStack() as stack:
+        for name, answer in answers.items():
+            stack.enter_context(stand_in(name, answer))
+        yield
 
 
 class Works(unittest.TestCase):
@@ -115,6 +157,34 @@ class Works(unittest.TestCase):
             handle = mock.Mock()
             one.enqueue(handle, mock.Mock())
             self.assertEqual(handle.enqueue.call_args.kwargs["timeout"], timeout)
+
+    def test_a_call_takes_few_functions(self) -> None:
+        calls = calls_without_gpu()
+        calls.device = OnGpu.device
+        calls._stream = mock.Mock()
+        package = os.path.dirname(spark_ccl.__file__)
+        tensor = torch.ones(3).as_subclass(OnGpu)
+        for is_async in (False, True):
+            asked: collections.Counter[str] = collections.Counter()
+            own: list[str] = []
+
+            def note(frame: FrameType, event: str, argument: object, own: list[str] = own) -> None:
+                if event == "call" and frame.f_code.co_filename.startswith(package):
+                    own.append(frame.f_code.co_name)
+
+            options = dist.AllreduceOptions()
+            options.asyncOp = is_async
+            with counted_calls(asked):
+                sys.setprofile(note)
+                try:
+                    calls.allreduce([tensor], options).wait()
+                finally:
+                    sys.setprofile(None)
+            # One stream for the call, one for its wait; an event after it, and before a call of
+            # another stream.
+            expected = {"current_stream": 2, "device": 1, "is_current_stream_capturing": 1}
+            self.assertEqual(asked, {**expected, "Event": 2 if is_async else 1})
+            self.assertLessEqual(len(own), 40, own)
 
     def test_messages_go_out_before_a_call_on_the_cpu(self) -> None:
         groups.run(a_call_beside_messages, 2)

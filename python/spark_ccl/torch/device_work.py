@@ -25,6 +25,8 @@ class Owner(Protocol):
 
     device: torch.device
 
+    def current_stream(self) -> torch.cuda.Stream: ...
+
     @property
     def communicator(self) -> Communicator: ...
 
@@ -45,9 +47,9 @@ class Enqueued:
         timeout: float | None,
     ) -> None:
         self.keep = keep
+        self.current = current
         self.is_async = is_async
         self._call = (function, arguments, factor, timeout)
-        self._current = current
         self._before = None
         if is_async:
             self._before = torch.cuda.Event()
@@ -57,8 +59,8 @@ class Enqueued:
         """Makes the stream wait for the event that the call must follow."""
         if self._before is not None:
             stream.wait_event(self._before)
-        elif stream != self._current:
-            stream.wait_stream(self._current)
+        elif stream is not self.current and stream != self.current:
+            stream.wait_stream(self.current)
 
     def enqueue(self, handle: Handle, stream: torch.cuda.Stream) -> None:
         function, arguments, factor, timeout = self._call
@@ -99,6 +101,11 @@ class DeviceWork(dist.Work):
             whole._failure = next((work._failure for work in works if work._failure is not None), None)
         return whole
 
+    @property
+    def has_more(self) -> bool:
+        """Whether work follows the calls."""
+        return self._finish is not None
+
     def finish(self) -> None:
         """Enqueues the work that follows the calls."""
         if self._finish is not None:
@@ -123,7 +130,7 @@ class DeviceWork(dist.Work):
             self._wait_at_most(timeout)
         self._enqueue()
         if self._end is not None:
-            torch.cuda.current_stream(self._owner.device).wait_event(self._end)
+            self._owner.current_stream().wait_event(self._end)
         _kept.discard(self)
         self._check()
         return True
@@ -163,7 +170,7 @@ class DeviceWork(dist.Work):
         """A completed future: code that waits for it does so in its own stream."""
         self._enqueue()
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=[self._owner.device])
-        stream = self._stream or torch.cuda.current_stream(self._owner.device)
+        stream = self._stream or self._owner.current_stream()
         with torch.cuda.stream(stream):
             future.set_result(self.results)
         _kept.discard(self)

@@ -55,6 +55,11 @@ class DeviceCalls(Calls):
     def communicator(self) -> Communicator:
         return self._communicator
 
+    def current_stream(self) -> torch.cuda.Stream:
+        """PyTorch's current stream of the GPU."""
+        # Of a number, PyTorch need not find out which device it means.
+        return torch.cuda.current_stream(self.device.index)
+
     def set_timeout(self, timeout: timedelta) -> None:
         """How long the end of the group waits for calls."""
         self._timeout = timeout
@@ -67,7 +72,7 @@ class DeviceCalls(Calls):
         deadline = None if limit is None else time.monotonic() + limit.total_seconds()
         self.flush()
         with torch.cuda.device(self.device):
-            for stream in (self._stream, torch.cuda.current_stream(self.device)):
+            for stream in (self._stream, self.current_stream()):
                 if deadline is not None:
                     self._wait_until(deadline, stream)
                 _library.call("stream_wait", self._communicator._handle.pointer, stream.cuda_stream)
@@ -184,9 +189,8 @@ class DeviceCalls(Calls):
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Any]:
         """The description of a call to be enqueued."""
         check_all_on(self.device, keep)
-        current = torch.cuda.current_stream(self.device)
         how = (is_async(opts), seconds_of(opts))
-        return [Enqueued(function, arguments, keep, factor, current, *how)]
+        return [Enqueued(function, arguments, keep, factor, self.current_stream(), *how)]
 
     def _work(self, started: list[Any], result: Tensors, finish: Callable[[], None] | None = None) -> Any:
         work = DeviceWork(self, started, list(result), finish)
@@ -194,31 +198,49 @@ class DeviceCalls(Calls):
             return self._hold(work)
         with self._order:
             self.flush()
-            current = torch.cuda.current_stream(self.device)
-            self._launch([work], self._stream if any(one.is_async for one in started) else current)
+            own = any([one.is_async for one in started]) or not started
+            self._launch([work], self._stream if own else started[0].current, has_begun_now=True)
         return work
 
-    def _launch(self, works: Sequence[DeviceWork], stream: torch.cuda.Stream) -> None:
-        """Enqueues the calls of several works together, and then the work that follows them."""
+    def _launch(
+        self,
+        works: Sequence[DeviceWork],
+        stream: torch.cuda.Stream,
+        has_begun_now: bool = False,
+    ) -> None:
+        """Enqueues the calls of several works together, and then the work that follows them.
+
+        `has_begun_now` says that all calls follow what is in PyTorch's current stream.
+        """
         calls = [one for work in works for one in work.started]
-        with torch.cuda.device(self.device):
+        with torch.cuda.device(self.device.index):
             for call in calls:
                 call.get_ready(stream)
             # Before anything can fail: calls that were enqueued before the failure use them.
             for work in works:
-                for tensor in tensors_in([work.results, *(call.keep for call in work.started)]):
+                for tensor in tensors_in([work.results, *[call.keep for call in work.started]]):
                     if tensor.is_cuda:
                         tensor.record_stream(stream)
             self._enqueue(calls, stream)
+            if has_begun_now and not works[0].has_more:
+                # The stream waits for the current one, and so captures a graph if that does.
+                captures = torch.cuda.is_current_stream_capturing()
+            else:
+                captures = self._follow(works, stream)
             end = torch.cuda.Event()
-            with torch.cuda.stream(stream), torch.inference_mode():
-                for work in works:
-                    work.finish()
-                end.record(stream)
-                if not torch.cuda.is_current_stream_capturing():
-                    self._last = end
+            end.record(stream)
+        if not captures:
+            self._last = end
         for work in works:
             work.was_enqueued(end, stream)
+
+    def _follow(self, works: Sequence[DeviceWork], stream: torch.cuda.Stream) -> bool:
+        """Enqueues the work that follows calls. Returns whether the stream captures a graph."""
+        # PyTorch takes longer to change its current stream than for all the rest of a call.
+        with torch.cuda.stream(stream), torch.inference_mode():
+            for work in works:
+                work.finish()
+            return bool(torch.cuda.is_current_stream_capturing())
 
     def _enqueue(self, calls: Sequence[Enqueued], stream: torch.cuda.Stream) -> None:
         handle = self._communicator._handle

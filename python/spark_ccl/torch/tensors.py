@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -72,13 +72,18 @@ def check_has_memory(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-def tensors_in(kept: Any) -> Iterator[torch.Tensor]:
+def tensors_in(kept: Any) -> list[torch.Tensor]:
     """The tensors that a call keeps: one, several, or those of an object."""
-    if isinstance(kept, torch.Tensor):
-        yield kept
-    elif kept is not None:
-        for one in kept if isinstance(kept, (tuple, list)) else kept.tensors():
-            yield from tensors_in(one)
+    found: list[torch.Tensor] = []
+    # Without recursion: each call on a GPU comes here twice, and takes as long as its functions.
+    left = [kept]
+    while left:
+        one = left.pop()
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        elif one is not None:
+            left += one if isinstance(one, (tuple, list)) else one.tensors()
+    return found
 
 
 def check_all_on(device: torch.device, kept: Any) -> None:
