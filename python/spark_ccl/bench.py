@@ -13,6 +13,7 @@ gradients.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import os
 import statistics
@@ -32,6 +33,8 @@ BACKENDS = ("gloo", "spark_ccl")
 # About how many seconds the calls of a size take in a round.
 ROUND = 0.3
 LAYERS, WIDTH, BATCH = 12, 1024, 32
+# Of glibc's `malloc.h`.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 Call = Callable[[torch.Tensor, torch.Tensor, dist.ProcessGroup], object]
 
@@ -100,6 +103,7 @@ def measure(rounds: int) -> None:
             report(
                 name, binary(size), {backend: of_call(call, size, group) for backend, group in groups.items()}, rounds
             )
+    keep_freed_memory()
     steps = {backend: of_training(group) for backend, group in groups.items()}
     report("DDP step", f"{4 * LAYERS * (WIDTH * WIDTH + WIDTH) / 1e6:.0f} MB", steps, rounds)
     alone = of_rank_alone(rounds)
@@ -127,6 +131,19 @@ def of_training(group: dist.ProcessGroup | None) -> Callable[[], object]:
         optimizer.step()
 
     return step
+
+
+def keep_freed_memory() -> None:
+    """Has the C library keep what is freed.
+
+    Each step frees its gradients. The C library would return those to the kernel that lie at the
+    end of its heap, which are the second model's: each of its steps would get 12,000 page faults,
+    and none of the first model's.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
+    # Older versions take no more.
+    libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
 
 
 def of_rank_alone(rounds: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 import unittest
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from spark_ccl import bench
 from spark_ccl.torch.versions import VERSION
 
 
@@ -39,6 +41,16 @@ def losses_of(layers: torch.nn.Module, device: torch.device | None = None) -> li
         optimizer.step()
         found.append(loss.item())
     return found
+
+
+def page_faults_of_benchmark() -> int:
+    """Those of a step, once all memory is there."""
+    bench.keep_freed_memory()
+    step = bench.of_training(dist.group.WORLD)
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def unsynchronized_and_uneven() -> None:
@@ -201,6 +213,11 @@ def death() -> tuple[str, float]:
 
 
 class Training(unittest.TestCase):
+    def test_steps_of_the_benchmark_reuse_memory(self) -> None:
+        # A step has 50 MB of gradients, which are 12,000 pages.
+        for faults in groups.run(page_faults_of_benchmark, 2):
+            self.assertLess(faults, 3000)
+
     def test_losses_are_those_of_gloo(self) -> None:
         """With two ranks, of which the sum has no order, each bit is the same."""
         self.assertEqual(groups.run(losses, 2), groups.run(losses, 2, backend="gloo"))
