@@ -172,8 +172,12 @@ class Works(unittest.TestCase):
                 if event == "call" and frame.f_code.co_filename.startswith(package):
                     own.append(frame.f_code.co_name)
 
-            options = dist.AllreduceOptions()
-            options.asyncOp = is_async
+            # Options of older versions of PyTorch have no `asyncOp`.
+            options = SimpleNamespace(
+                asyncOp=is_async,
+                reduceOp=dist.ReduceOp.SUM,
+                timeout=timedelta(0),
+            )
             with counted_calls(asked):
                 sys.setprofile(note)
                 try:
