@@ -5,6 +5,9 @@ use spark_ccl::Communicator;
 
 use crate::error::{Culprit, Error};
 
+/// What a rank has done by itself, or found wrong with itself.
+pub(crate) type Outcome<T> = Result<T, Complaint>;
+
 /// What a rank has found wrong with itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Complaint {
@@ -49,6 +52,30 @@ impl Complaint {
             problem: self.problem,
         })
     }
+}
+
+impl From<Error> for Complaint {
+    fn from(error: Error) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Returns what each rank has done by itself, or the first rank's complaint as an error on all
+/// ranks. Collective, so no rank waits for one that could not do its part.
+pub(crate) fn all<T>(
+    comm: &Communicator,
+    outcome: Outcome<T>,
+    kind: impl FnOnce(Culprit) -> Error,
+) -> Result<T, Error> {
+    let (done, complaint) = match outcome {
+        Ok(done) => (Some(done), None),
+        Err(complaint) => (None, Some(complaint)),
+    };
+    check(comm, complaint, kind)?;
+    done.ok_or_else(|| Error::Invalid {
+        what: "an agreement",
+        problem: "the ranks do not agree whether one has failed".to_owned(),
+    })
 }
 
 /// Returns the first rank's complaint as an error on all ranks, if a rank has one. Collective.

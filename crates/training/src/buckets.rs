@@ -140,12 +140,16 @@ enum Buffer {
     Away,
 }
 
+/// More steps than any run takes; `f64`, in which optimizers compute with it, has each number.
+pub(crate) const MOST_STEPS: u64 = 1 << 53;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     /// Gradients come in.
     Open,
     /// All of them are reduced.
     Finished,
+    /// The ranks may have different states.
     Failed,
 }
 
@@ -189,11 +193,12 @@ impl Buckets {
         &self.plan
     }
 
-    /// How many steps are finished.
+    /// How many steps are finished. One that has failed is not; one whose gradients were
+    /// [not finite](Error::NotFinite) is.
     pub fn steps(&self) -> u64 {
         match self.phase {
-            Phase::Open => self.step - 1,
-            Phase::Finished | Phase::Failed => self.step,
+            Phase::Open | Phase::Failed => self.step - 1,
+            Phase::Finished => self.step,
         }
     }
 
@@ -201,16 +206,22 @@ impl Buckets {
     /// steps itself: a rank whose number differs at the end of the next one is named in an error.
     ///
     /// # Errors
-    /// [`Error::Invalid`] in the middle of a step.
+    /// [`Error::Invalid`] in the middle of a step, and for a number that no run reaches;
+    /// [`Error::Stale`] after a failure.
     pub fn set_steps(&mut self, steps: u64) -> Result<(), Error> {
-        if self.phase == Phase::Open {
-            return Err(invalid(
-                "set_steps",
-                format!("step {} is not finished", self.step),
-            ));
+        let step = self.step;
+        match self.phase {
+            Phase::Open => Err(invalid("set_steps", format!("step {step} is not finished"))),
+            Phase::Failed => Err(Error::Stale { step }),
+            Phase::Finished if steps > MOST_STEPS => {
+                let problem = format!("{steps} steps, expected at most {MOST_STEPS}");
+                Err(invalid("set_steps", problem))
+            }
+            Phase::Finished => {
+                self.step = steps;
+                Ok(())
+            }
         }
-        self.step = steps;
-        Ok(())
     }
 
     /// Adds to a tensor's gradient without reducing it: for all micro-batches of a step but the
@@ -381,6 +392,12 @@ impl Buckets {
             other => self.buffers[bucket] = other,
         }
         Ok(())
+    }
+
+    /// Notes that parameters are being changed from now on: whatever stops that before
+    /// [`end`](Self::end), also a panic of the framework, leaves this rank with some of each.
+    pub(crate) fn begin_change(&mut self) {
+        self.phase = Phase::Failed;
     }
 
     /// Ends the step after all buckets.

@@ -1,30 +1,29 @@
 //! Checkpoints: a folder for each, written whole or not at all, and read by any number of ranks.
 
 mod files;
+pub(crate) mod loading;
 pub(crate) mod manifest;
 pub(crate) mod shard;
 
 use std::path::{Path, PathBuf};
 
 pub use files::Checkpoints;
+use loading::Loading;
 use manifest::{Manifest, ShardEntry, hex};
 use sha2::{Digest, Sha256};
 use shard::{Record, Shard};
 use spark_ccl::Communicator;
 
-use crate::agreement::{self, Complaint};
+use crate::agreement::{self, Complaint, Outcome, outliers};
 use crate::buckets::Options;
 use crate::data_parallel::DataParallel;
 use crate::error::Error;
-use crate::model::Model;
+use crate::model::to_json;
 use crate::optimizer::Optimizer;
 use crate::parameters::{Parameters, write};
 use crate::sampler::Sampler;
-use crate::shares::{Share, round_into};
+use crate::shares::round_into;
 use crate::values::Values;
-
-/// What a rank found wrong with a file, or could not do with it.
-type Outcome<T> = Result<T, Complaint>;
 
 /// A problem with a file.
 fn wrong(file: &Path, problem: impl std::fmt::Display) -> Complaint {
@@ -38,15 +37,12 @@ fn wrong_tensor(file: &Path, tensor: &str, problem: impl std::fmt::Display) -> C
 
 /// Returns what each rank has done, or the first rank's problem on all ranks. Collective.
 fn all<T>(comm: &Communicator, outcome: Outcome<T>) -> Result<T, Error> {
-    let (done, problem) = match outcome {
-        Ok(done) => (Some(done), None),
-        Err(problem) => (None, Some(problem)),
-    };
-    agreement::check(comm, problem, Error::Checkpoint)?;
-    done.ok_or_else(|| Error::Invalid {
-        what: "a checkpoint",
-        problem: "the ranks do not agree whether it failed".to_owned(),
-    })
+    agreement::all(comm, outcome, Error::Checkpoint)
+}
+
+/// What each rank does only on rank 0, and what that has found there. The others have nothing.
+fn first<T>(comm: &Communicator, part: impl FnOnce() -> Outcome<T>) -> Outcome<Option<T>> {
+    (comm.rank() == 0).then(part).transpose()
 }
 
 impl<O: Optimizer> DataParallel<O> {
@@ -56,75 +52,75 @@ impl<O: Optimizer> DataParallel<O> {
     /// Only one run at a time may use a folder. Collective.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] on all ranks, with the rank that could not write and its file, or if
-    /// the folder has a checkpoint of a later step; [`Error::Invalid`] in the middle of a step.
+    /// [`Error::Checkpoint`] on all ranks, with the rank that could not write and its file; in the
+    /// middle of a step or after a failure; if the folder has a checkpoint of a later step, or
+    /// another run saves into it; if a rank's sampler is in another state.
+    /// [`Error::Step`] on all ranks if one has taken another number of steps.
     pub fn save(
         &self,
         comm: &Communicator,
         store: &Checkpoints,
         sampler: Option<&Sampler>,
     ) -> Result<PathBuf, Error> {
-        self.buckets.check_finished(comm)?;
+        let finished = self.buckets.check_finished(comm);
+        all(comm, finished.map_err(Complaint::from))?;
         let step = self.steps();
-        let is_first = comm.rank() == 0;
-        let prepared = if is_first {
-            store.prepare(step)
-        } else {
-            Ok(())
-        };
-        all(comm, prepared)?;
+        compare_states(comm, step, sampler)?;
+        let peer = comm.peer(comm.rank())?;
+        let run = format!("process {} on {}", peer.pid, peer.host);
+        all(comm, first(comm, || store.prepare(step, &run)))?;
         let shard = self.shard(comm).encode();
         let name = shard::file_name(comm.rank(), comm.size());
         all(comm, store.write_shard(step, &name, &shard))?;
         let entries = gather_entries(comm, &shard)?;
         let manifest = Manifest::new(self.model(), &self.optimizer, step, entries, sampler);
-        let finished = is_first.then(|| store.finish(step, &manifest)).transpose();
+        let finished = first(comm, || store.finish(step, &manifest));
         let name = all(comm, finished)?.unwrap_or_default();
         let name = agreement::tell(comm, 0, name.as_bytes())?;
         Ok(store.folder().join(&*String::from_utf8_lossy(&name)))
     }
 
-    /// Goes on from the newest checkpoint, by which parameters and state are replaced on all ranks.
-    /// Their number may be another than when it was written. `None` if there is no checkpoint.
-    /// Collective.
+    /// Goes on from the newest checkpoint, by which parameters and state are replaced on all ranks,
+    /// and the state of a sampler, which is given new. The number of ranks may be another than when
+    /// it was written. `None` if there is no checkpoint. Collective.
     ///
     /// After [`recover`](Communicator::recover), `shrink` or a restart, this is the only way to a
     /// state that all ranks have alike: drop what was there before.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] on all ranks, with the rank, file and tensor, for a checkpoint that is
-    /// of another model or optimizer, of a newer version, truncated or changed. Nothing has been
-    /// replaced then.
+    /// The same on all ranks: [`Error::Checkpoint`] with the rank, file and tensor, for a
+    /// checkpoint that is of another model, optimizer or data set, of a newer version, truncated,
+    /// changed, or not what rank 0 sees. Nothing has been replaced then. [`Error::Unable`] if a
+    /// rank's framework fails, after which some parameters may be replaced.
     pub fn resume(
         comm: &Communicator,
         parameters: &mut impl Parameters,
         optimizer: O,
         options: Options,
         store: &Checkpoints,
-    ) -> Result<Option<(Self, Option<Sampler>)>, Error> {
-        let newest = if comm.rank() == 0 {
-            store.newest()
-        } else {
-            Ok(None)
-        };
-        let newest = all(comm, newest)?.unwrap_or_default();
-        let newest = agreement::tell(comm, 0, newest.as_bytes())?;
-        let newest = String::from_utf8_lossy(&newest);
-        if newest.is_empty() {
+        sampler: Option<&mut Sampler>,
+    ) -> Result<Option<Self>, Error> {
+        let Some((folder, hash)) = newest(comm, store)? else {
             return Ok(None);
-        }
+        };
         let mut training = Self::with_present(comm, parameters, optimizer, options)?;
-        let read = Loading::read(&store.folder().join(&*newest), &training);
+        let read = Loading::read(&folder, &hash, &training, sampler.as_deref());
         let loaded = all(comm, read)?;
         let model = training.model().clone();
-        for (tensor, info) in model.tensors().iter().enumerate() {
-            let mut values = Values::zeros(info.dtype, info.len())?;
-            round_into(&mut values, 0, &loaded.parameters[tensor]);
-            write(parameters, tensor, info, values.bytes())?;
-        }
+        let tensors = model.tensors().iter().zip(&loaded.parameters).enumerate();
+        let mut written = tensors.map(|(tensor, (info, loaded))| {
+            let mut values = Values::zeros(info.dtype, info.len()).map_err(Complaint::from)?;
+            round_into(&mut values, 0, loaded);
+            write(parameters, tensor, info, values.bytes())
+        });
+        let written = written.try_for_each(|it| it);
+        agreement::all(comm, written, Error::Unable)?;
         training.shares.by_tensor = loaded.shares;
         training.buckets.set_steps(loaded.step)?;
-        Ok(Some((training, loaded.sampler)))
+        if let (Some(sampler), Some(loaded)) = (sampler, loaded.sampler) {
+            *sampler = loaded;
+        }
+        Ok(Some(training))
     }
 
     /// What this rank writes.
@@ -159,6 +155,51 @@ impl<O: Optimizer> DataParallel<O> {
     }
 }
 
+/// The newest checkpoint that rank 0 sees, and its manifest's hash, for all ranks. Collective.
+fn newest(comm: &Communicator, store: &Checkpoints) -> Result<Option<(PathBuf, Vec<u8>)>, Error> {
+    let seen = first(comm, || {
+        let Some(name) = store.newest()? else {
+            return Ok(Vec::new());
+        };
+        let (_, manifest) = files::read_manifest(&store.folder().join(&name))?;
+        Ok([&Sha256::digest(manifest)[..], name.as_bytes()].concat())
+    });
+    let seen = all(comm, seen)?.unwrap_or_default();
+    let mut hash = agreement::tell(comm, 0, &seen)?;
+    if hash.is_empty() {
+        return Ok(None);
+    }
+    let name = hash.split_off(<Sha256 as Digest>::output_size());
+    let folder = store.folder().join(&*String::from_utf8_lossy(&name));
+    Ok(Some((folder, hash)))
+}
+
+/// Checks that all ranks have taken the same steps, and the same samples. Collective.
+fn compare_states(comm: &Communicator, step: u64, sampler: Option<&Sampler>) -> Result<(), Error> {
+    let sampler = Sha256::digest(to_json(&sampler));
+    let own = [&step.to_le_bytes()[..], &sampler].concat();
+    let mut all = vec![0; own.len() * comm.size()];
+    let call = comm.all_gather(&own, &mut all);
+    call.by_any_path().named("states to save").run()?;
+    let states = all
+        .chunks(own.len())
+        .map(|it| it.split_at(size_of::<u64>()));
+    let (steps, samplers): (Vec<_>, Vec<_>) = states.unzip();
+    if let Some(rank) = outliers(&steps).next() {
+        let problem = "saves after another number of steps than most ranks";
+        return Err(Error::Step(
+            Complaint::new(problem.to_owned()).culprit(comm, rank)?,
+        ));
+    }
+    if let Some(rank) = outliers(&samplers).next() {
+        let problem = "saves a sampler in another state than on most ranks";
+        return Err(Error::Checkpoint(
+            Complaint::new(problem.to_owned()).culprit(comm, rank)?,
+        ));
+    }
+    Ok(())
+}
+
 /// The lengths and hashes of all ranks' shards.
 fn gather_entries(comm: &Communicator, own: &[u8]) -> Result<Vec<ShardEntry>, Error> {
     let mut described = (own.len() as u64).to_le_bytes().to_vec();
@@ -175,145 +216,4 @@ fn gather_entries(comm: &Communicator, own: &[u8]) -> Result<Vec<ShardEntry>, Er
         }
     });
     Ok(entries.collect())
-}
-
-/// What is read of a checkpoint, before anything is replaced.
-struct Loading {
-    step: u64,
-    sampler: Option<Sampler>,
-    /// By tensor: all its parameters.
-    parameters: Vec<Vec<f32>>,
-    /// By tensor: what this rank has of it.
-    shares: Vec<Share>,
-    /// By tensor: which elements were in a shard.
-    seen: Vec<Vec<std::ops::Range<usize>>>,
-}
-
-impl Loading {
-    /// Reads and checks a whole checkpoint.
-    fn read<O: Optimizer>(folder: &Path, training: &DataParallel<O>) -> Outcome<Self> {
-        let model = training.model();
-        let (file, manifest) = files::read_manifest(folder)?;
-        manifest.check(&file, model, &training.optimizer)?;
-        let mut loading = Self {
-            step: manifest.step,
-            sampler: manifest.sampler.clone(),
-            parameters: model
-                .tensors()
-                .iter()
-                .map(|it| vec![0.0; it.len()])
-                .collect(),
-            shares: training.shares.by_tensor.clone(),
-            seen: vec![Vec::new(); model.tensors().len()],
-        };
-        for (rank, entry) in manifest.shards.iter().enumerate() {
-            let file = folder.join(&entry.file);
-            let bytes = files::read_shard(&file, entry)?;
-            let shard = Shard::decode(&bytes).map_err(|problem| wrong(&file, problem))?;
-            let is_of_it = shard.rank == rank
-                && shard.ranks == manifest.shards.len()
-                && shard.step == manifest.step
-                && shard.fingerprint == model.fingerprint();
-            if !is_of_it {
-                return Err(wrong(&file, "belongs to another checkpoint"));
-            }
-            for record in &shard.records {
-                loading.take(&file, model, record)?;
-            }
-        }
-        loading.check_whole(&file, model)?;
-        Ok(loading)
-    }
-
-    /// Takes what a shard has of a tensor.
-    fn take(&mut self, file: &Path, model: &Model, record: &Record) -> Outcome<()> {
-        let tensors = model.tensors();
-        let Some(info) = tensors.get(record.tensor) else {
-            let problem = format!("has tensor {} of {}", record.tensor, tensors.len());
-            return Err(wrong(file, problem));
-        };
-        let (begin, end) = (
-            record.begin,
-            record.begin.saturating_add(record.parameters.len()),
-        );
-        let share = &mut self.shares[record.tensor];
-        if end > info.len() || record.states.len() != share.states.len() {
-            let problem = format!(
-                "elements {begin} to {end} with {} states, of {} with {}",
-                record.states.len(),
-                info.len(),
-                share.states.len()
-            );
-            return Err(wrong_tensor(file, &info.name, problem));
-        }
-        self.parameters[record.tensor][begin..end].copy_from_slice(&record.parameters);
-        self.seen[record.tensor].push(begin..end);
-        let own = begin.max(share.range.start)..end.min(share.range.end);
-        if !own.is_empty() {
-            let to = own.start - share.range.start..own.end - share.range.start;
-            let from = own.start - begin..own.end - begin;
-            share.parameters[to.clone()].copy_from_slice(&record.parameters[from.clone()]);
-            for (state, saved) in share.states.iter_mut().zip(&record.states) {
-                state[to.clone()].copy_from_slice(&saved[from.clone()]);
-            }
-        }
-        Ok(())
-    }
-
-    /// Checks that the shards had each element once.
-    fn check_whole(&mut self, file: &Path, model: &Model) -> Outcome<()> {
-        for (seen, info) in self.seen.iter_mut().zip(model.tensors()) {
-            seen.sort_by_key(|range| range.start);
-            let mut end = 0;
-            let follow = seen
-                .iter()
-                .all(|range| range.start == std::mem::replace(&mut end, range.end));
-            if !follow || end != info.len() {
-                let problem = "the shards do not have each of its elements once";
-                return Err(wrong_tensor(file, &info.name, problem));
-            }
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use spark_ccl::DType;
-
-    use super::*;
-    use crate::model::TensorInfo;
-
-    /// Whether shards with these parts of a tensor of four elements are whole.
-    fn check(seen: &[(usize, usize)]) -> Outcome<()> {
-        let model = Model::new(vec![TensorInfo::new("a", DType::F32, &[4])]).unwrap();
-        let mut loading = Loading {
-            step: 1,
-            sampler: None,
-            parameters: Vec::new(),
-            shares: Vec::new(),
-            seen: vec![seen.iter().map(|&(begin, end)| begin..end).collect()],
-        };
-        loading.check_whole(Path::new("manifest"), &model)
-    }
-
-    #[test]
-    fn shards_must_have_each_element_once() {
-        assert_eq!(check(&[(2, 4), (0, 2)]), Ok(()));
-        for seen in [
-            &[(0, 2)][..],
-            &[(1, 4)],
-            &[(0, 2), (3, 4)],
-            &[(0, 3), (2, 4)],
-            &[],
-        ] {
-            let complaint = check(seen).unwrap_err();
-            let expected = wrong_tensor(
-                Path::new("manifest"),
-                "a",
-                "the shards do not have each of its elements once",
-            );
-            assert_eq!(complaint, expected, "{seen:?}");
-        }
-    }
 }

@@ -3,11 +3,12 @@
 
 use spark_ccl::{Communicator, DType};
 
-use crate::buckets::{Absent, Buckets, Options, Sharing, StepReport};
+use crate::agreement::{self, Complaint, Outcome};
+use crate::buckets::{Buckets, Options, Sharing, StepReport};
 use crate::error::Error;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
-use crate::parameters::{Parameters, broadcast, write};
+use crate::parameters::{Parameters, agreed_model, broadcast, write};
 use crate::shares::{Shares, as_f32, round_into};
 use crate::values::{Number, Values, each};
 
@@ -59,8 +60,9 @@ impl<O: Optimizer> DataParallel<O> {
     /// Gives all ranks the parameters of rank 0. Collective: compares the ranks' models first.
     ///
     /// # Errors
-    /// [`Error::Model`] if they differ; [`Error::Invalid`] for parameters other than of 16 bits or
-    /// `f32`, which optimizers compute in.
+    /// The same on all ranks: [`Error::Model`] if the models differ; [`Error::Invalid`] for
+    /// parameters other than of 16 bits or `f32`, which optimizers compute in; [`Error::Unable`] if
+    /// a rank's framework fails.
     pub fn new(
         comm: &Communicator,
         parameters: &mut impl Parameters,
@@ -78,7 +80,7 @@ impl<O: Optimizer> DataParallel<O> {
         optimizer: O,
         options: Options,
     ) -> Result<Self, Error> {
-        let model = Model::new(parameters.tensors())?;
+        let model = agreed_model(comm, parameters)?;
         let wide = model.tensors().iter().find(|info| info.dtype == DType::F64);
         if let Some(info) = wide {
             return Err(Error::Invalid {
@@ -87,7 +89,8 @@ impl<O: Optimizer> DataParallel<O> {
             });
         }
         let buckets = Buckets::new(comm, &model, options)?;
-        let shares = Shares::new(&buckets, parameters, &optimizer)?;
+        let shares = Shares::new(&buckets, parameters, &optimizer);
+        let shares = agreement::all(comm, shares, Error::Unable)?;
         Ok(Self {
             buckets,
             optimizer,
@@ -153,15 +156,17 @@ impl<O: Optimizer> DataParallel<O> {
     ///
     /// # Errors
     /// As [`Buckets::finish`]; the parameters are then as before, unless a call between the ranks
-    /// has failed meanwhile.
+    /// has failed meanwhile. [`Error::Unable`] on all ranks if a rank's framework could not write a
+    /// parameter: go on by [`resume`](Self::resume).
     pub fn step(
         &mut self,
         comm: &Communicator,
         parameters: &mut impl Parameters,
     ) -> Result<StepReport, Error> {
         let absent = self.buckets.conclude(comm)?;
-        let changed = self.change(comm, parameters, absent);
-        self.buckets.unless_failed(changed)
+        self.buckets.begin_change();
+        self.change(comm, parameters)?;
+        Ok(self.buckets.end(absent))
     }
 
     /// The bytes that this rank needs.
@@ -180,31 +185,32 @@ impl<O: Optimizer> DataParallel<O> {
         }
     }
 
-    /// Changes the parameters, bucket by bucket.
+    /// Changes the parameters, bucket by bucket. A rank whose framework fails makes the calls that
+    /// are left, so that all ranks hear of it at the end.
     fn change(
         &mut self,
         comm: &Communicator,
         parameters: &mut impl Parameters,
-        absent: Vec<Absent>,
-    ) -> Result<StepReport, Error> {
+    ) -> Result<(), Error> {
         let buckets = self.buckets.plan().buckets().len();
         let is_sharded = self.buckets.options().sharing == Sharing::Sharded;
+        let mut written = Ok(());
         for bucket in 0..buckets {
             self.buckets.wait(bucket)?;
             self.update(bucket)?;
             if is_sharded {
                 self.buckets.gather(comm, bucket)?;
             } else {
-                self.write(bucket, parameters)?;
+                written = written.and_then(|()| self.write(bucket, parameters));
             }
         }
         if is_sharded {
             for bucket in 0..buckets {
                 self.buckets.wait(bucket)?;
-                self.write(bucket, parameters)?;
+                written = written.and_then(|()| self.write(bucket, parameters));
             }
         }
-        Ok(self.buckets.end(absent))
+        agreement::all(comm, written, Error::Unable)
     }
 
     /// Replaces a bucket's gradients by the new parameters, as far as this rank has its state.
@@ -227,10 +233,10 @@ impl<O: Optimizer> DataParallel<O> {
     }
 
     /// Gives the framework the parameters of a bucket.
-    fn write(&mut self, bucket: usize, parameters: &mut impl Parameters) -> Result<(), Error> {
+    fn write(&mut self, bucket: usize, parameters: &mut impl Parameters) -> Outcome<()> {
         let model = self.buckets.model().clone();
         let parts = self.buckets.plan().buckets()[bucket].parts.clone();
-        let values = self.buckets.values_mut(bucket)?;
+        let values = self.buckets.values_mut(bucket).map_err(Complaint::from)?;
         for part in &parts {
             let info = &model.tensors()[part.tensor];
             if values.dtype() == info.dtype {
@@ -239,7 +245,7 @@ impl<O: Optimizer> DataParallel<O> {
                 write(parameters, part.tensor, info, &values.bytes()[bytes])?;
             } else {
                 let numbers = each!(&*values, it => as_f32(&it[part.range()]));
-                let mut rounded = Values::zeros(info.dtype, part.len)?;
+                let mut rounded = Values::zeros(info.dtype, part.len).map_err(Complaint::from)?;
                 round_into(&mut rounded, 0, &numbers);
                 write(parameters, part.tensor, info, rounded.bytes())?;
             }

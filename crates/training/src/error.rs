@@ -31,16 +31,10 @@ pub enum Error {
     /// A rank has other parameters.
     #[error("the ranks have different parameters: {0}")]
     Contents(Culprit),
-    /// The framework's error, on this rank.
-    #[error("tensor {tensor:?} could not be {what}: {problem}")]
-    Parameters {
-        /// The tensor's name.
-        tensor: String,
-        /// What was tried.
-        what: &'static str,
-        /// The framework's error.
-        problem: String,
-    },
+    /// A rank could not do its part of a call: its framework could not read or write a tensor, or
+    /// its arguments are invalid.
+    #[error("a rank could not do its part: {0}")]
+    Unable(Culprit),
     /// A rank is in another step than the others.
     #[error("the ranks are in different steps: {0}")]
     Step(Culprit),

@@ -1,12 +1,16 @@
 //! Fuzz targets: the files of checkpoints.
 
+use std::path::Path;
+
 use spark_ccl::DType;
 
+use crate::checkpoint::loading::Loading;
 use crate::checkpoint::manifest::{Manifest, ShardEntry};
 use crate::checkpoint::shard::{Record, Shard};
 use crate::model::{Model, TensorInfo, to_json};
 use crate::optimizer::AdamW;
 use crate::sampler::{LastBatch, Sampler};
+use crate::shares::Share;
 
 /// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
@@ -24,10 +28,33 @@ fn manifest(bytes: &[u8]) {
     }
 }
 
-/// There is one way to write a shard.
+/// There is one way to write a shard. What is taken of it is whole, or refused.
 fn shard(bytes: &[u8]) {
-    if let Ok(shard) = Shard::decode(bytes) {
-        assert_eq!(shard.encode(), bytes);
+    let Ok(shard) = Shard::decode(bytes) else {
+        return;
+    };
+    assert_eq!(shard.encode(), bytes);
+    let tensor = TensorInfo::new("a", DType::F32, &[4]);
+    let Ok(model) = Model::new(vec![tensor]) else {
+        return;
+    };
+    // This rank has the middle of the tensor.
+    let share = Share {
+        range: 1..3,
+        parameters: vec![f32::NAN; 2],
+        states: vec![vec![f32::NAN; 2]; 2],
+    };
+    let mut loading = Loading::new(&model, vec![share]);
+    let file = Path::new("shard");
+    let mut records = shard.records.iter();
+    let taken = records.try_for_each(|record| loading.take(file, &model, record));
+    if taken
+        .and_then(|()| loading.check_whole(file, &model))
+        .is_ok()
+    {
+        let bits = |numbers: &[f32]| numbers.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+        let own = &loading.shares[0].parameters;
+        assert_eq!(bits(own), bits(&loading.parameters[0][1..3]));
     }
 }
 

@@ -4,7 +4,7 @@
 use sha2::{Digest, Sha256};
 use spark_ccl::Communicator;
 
-use crate::agreement::{Complaint, outliers};
+use crate::agreement::{self, Complaint, Outcome, outliers};
 use crate::error::Error;
 use crate::model::{Model, TensorInfo};
 use crate::values::Values;
@@ -79,35 +79,55 @@ impl Parameters for Vec<HostTensor> {
 /// Gives all ranks the parameters of `root`. Collective: compares the ranks' models first.
 ///
 /// # Errors
-/// [`Error::Model`] if they differ; [`Error::Parameters`] if the framework fails.
+/// The same on all ranks: [`Error::Model`] if the models differ; [`Error::Unable`] if a rank's
+/// framework fails, after which some parameters may be replaced.
 pub fn broadcast(
     comm: &Communicator,
     parameters: &mut impl Parameters,
     root: usize,
 ) -> Result<(), Error> {
-    let model = Model::new(parameters.tensors())?;
-    model.agree(comm)?;
+    let model = agreed_model(comm, parameters)?;
+    let mut written = Ok(());
     for (tensor, info) in model.tensors().iter().enumerate() {
-        let mut bytes = bytes_of(parameters, tensor, info)?;
+        let read = written.and_then(|()| {
+            if comm.rank() == root {
+                bytes_of(parameters, tensor, info)
+            } else {
+                Ok(vec![0; info.bytes()])
+            }
+        });
+        let mut bytes = agreement::all(comm, read, Error::Unable)?;
         let call = comm.broadcast_in_place(&mut bytes, root);
         call.by_any_path().named(&info.name).run()?;
-        write(parameters, tensor, info, &bytes)?;
+        written = write(parameters, tensor, info, &bytes);
     }
-    Ok(())
+    agreement::all(comm, written, Error::Unable)
+}
+
+/// The model of these parameters, which is the same on all ranks. Collective.
+pub(crate) fn agreed_model(
+    comm: &Communicator,
+    parameters: &impl Parameters,
+) -> Result<Model, Error> {
+    let model = Model::new(parameters.tensors()).map_err(Complaint::from);
+    let model = agreement::all(comm, model, Error::Unable)?;
+    model.agree(comm)?;
+    Ok(model)
 }
 
 /// Compares the contents of the parameters on all ranks, by hash. It reads them all, so it is for
-/// now and then. Collective.
+/// now and then. Collective: compares the ranks' models first.
 ///
 /// # Errors
-/// [`Error::Contents`] on all ranks, with the first tensor that differs, and the first rank that
-/// has another one than most ranks.
+/// The same on all ranks: [`Error::Contents`] with the first tensor that differs, and the first
+/// rank that has another one than most ranks; [`Error::Model`] if the models differ;
+/// [`Error::Unable`] if a rank's framework fails.
 pub fn compare(comm: &Communicator, parameters: &impl Parameters) -> Result<(), Error> {
-    let tensors = parameters.tensors();
-    let mut hashes = Vec::new();
-    for (tensor, info) in tensors.iter().enumerate() {
-        hashes.extend(Sha256::digest(bytes_of(parameters, tensor, info)?));
-    }
+    let model = agreed_model(comm, parameters)?;
+    let hash = |(tensor, info)| Ok(Sha256::digest(bytes_of(parameters, tensor, info)?));
+    let hashes = model.tensors().iter().enumerate().map(hash);
+    let hashes = hashes.collect::<Outcome<Vec<_>>>();
+    let hashes = agreement::all(comm, hashes, Error::Unable)?.concat();
     let own = Sha256::digest(&hashes);
     let mut all = vec![0; own.len() * comm.size()];
     let call = comm.all_gather(&own[..], &mut all);
@@ -118,7 +138,7 @@ pub fn compare(comm: &Communicator, parameters: &impl Parameters) -> Result<(), 
     let mut all = vec![0; hashes.len() * comm.size()];
     let call = comm.all_gather(&hashes, &mut all);
     call.by_any_path().named("hashes of parameters").run()?;
-    for (tensor, info) in tensors.iter().enumerate() {
+    for (tensor, info) in model.tensors().iter().enumerate() {
         let of_rank = |rank: &[u8]| rank[tensor * own.len()..][..own.len()].to_owned();
         let hashes: Vec<_> = all.chunks(hashes.len()).map(of_rank).collect();
         if let Some(rank) = outliers(&hashes).next() {
@@ -136,7 +156,7 @@ pub(crate) fn bytes_of(
     parameters: &(impl Parameters + ?Sized),
     tensor: usize,
     info: &TensorInfo,
-) -> Result<Vec<u8>, Error> {
+) -> Outcome<Vec<u8>> {
     let mut bytes = vec![0; info.bytes()];
     let read = parameters.read(tensor, &mut bytes);
     read.map_err(|problem| failed(info, "read", &problem))?;
@@ -149,15 +169,11 @@ pub(crate) fn write(
     tensor: usize,
     info: &TensorInfo,
     bytes: &[u8],
-) -> Result<(), Error> {
+) -> Outcome<()> {
     let written = parameters.write(tensor, bytes);
     written.map_err(|problem| failed(info, "written", &problem))
 }
 
-fn failed(info: &TensorInfo, what: &'static str, problem: &Problem) -> Error {
-    Error::Parameters {
-        tensor: info.name.clone(),
-        what,
-        problem: problem.to_string(),
-    }
+fn failed(info: &TensorInfo, what: &str, problem: &Problem) -> Complaint {
+    Complaint::of(&info.name, format!("could not be {what}: {problem}"))
 }

@@ -39,6 +39,11 @@ pub struct Sampler {
     order: Vec<usize>,
 }
 
+/// Their order, a number for each, has to be in memory.
+const MOST_SAMPLES: usize = isize::MAX as usize / size_of::<usize>();
+/// More than any run takes.
+const MOST_EPOCHS: u64 = 1 << 53;
+
 /// What becomes of the samples at the end of an epoch that do not fill a global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LastBatch {
@@ -106,20 +111,44 @@ impl Sampler {
 
     /// Checks what may have come from a file.
     pub(crate) fn checked(self) -> Result<Self, Error> {
-        let (samples, batch) = (self.samples, self.global_batch);
+        let (samples, batch, at) = (self.samples, self.global_batch, self.position);
         let is_short = self.last == LastBatch::Dropped && samples < batch;
-        if samples == 0 || batch == 0 || is_short || self.position > samples {
-            let problem = format!(
-                "no batch of {batch} samples in {samples} from {} on, with the \
-                                   last one {:?}",
-                self.position, self.last
-            );
-            return Err(Error::Invalid {
-                what: "a sampler",
-                problem,
-            });
+        let whole = (samples, LastBatch::Padded);
+        let problem = if samples == 0 || batch == 0 || is_short {
+            format!(
+                "no batch of {batch} samples in {samples}, with the last one {:?}",
+                self.last
+            )
+        } else if samples > MOST_SAMPLES {
+            format!("{samples} samples, whose numbers no memory holds")
+        } else if self.epoch > MOST_EPOCHS {
+            format!("epoch {}, which no run reaches", self.epoch)
+        } else if at > samples || !at.is_multiple_of(batch) && (at, self.last) != whole {
+            format!("no batch of {batch} in {samples} samples begins or ends at {at}")
+        } else {
+            return Ok(self);
+        };
+        Err(Error::Invalid {
+            what: "a sampler",
+            problem,
+        })
+    }
+
+    /// Goes on where `saved` was, which must be one of the same data set, batches and order.
+    /// Returns what differs.
+    pub(crate) fn go_on_from(&self, saved: &Self) -> Result<Self, String> {
+        let describe = |it: &Self| {
+            format!(
+                "{} samples in batches of {}, seed {}, the last batch {:?}",
+                it.samples, it.global_batch, it.seed, it.last
+            )
+        };
+        let (saved_as, own) = (describe(saved), describe(self));
+        if saved_as == own {
+            Ok(saved.clone())
+        } else {
+            Err(format!("has a sampler of {saved_as}; this run has {own}"))
         }
-        Ok(self)
     }
 
     /// The current epoch; the first is 0.
@@ -179,7 +208,7 @@ impl Sampler {
             self.order = shuffled(self.samples, self.seed, self.epoch);
         }
         let begin = self.position;
-        self.position = self.samples.min(begin + self.global_batch);
+        self.position = self.samples.min(begin.saturating_add(self.global_batch));
         begin..self.position
     }
 }
@@ -322,6 +351,59 @@ mod tests {
         assert!(orders[0] != orders[1] && orders[0] != orders[2] && orders[1] != orders[2]);
         // As in every version: checkpoints depend on it.
         assert_eq!(shuffled(8, 1, 0), [4, 1, 7, 5, 3, 0, 6, 2]);
+    }
+
+    /// A sampler of ten samples in batches of four, as a file may have it.
+    fn read(last: LastBatch, change: impl Fn(&mut Sampler)) -> Result<Sampler, Error> {
+        let mut sampler = Sampler::new(10, 4, 1, last)?;
+        change(&mut sampler);
+        sampler.checked()
+    }
+
+    #[test]
+    fn absurd_states_are_refused() {
+        for position in [0, 4, 8, 10] {
+            read(LastBatch::Padded, |it| it.position = position).unwrap();
+        }
+        let position = |position| read(LastBatch::Padded, move |it| it.position = position);
+        let refused = [
+            (position(3), "ends at 3"),
+            (position(12), "ends at 12"),
+            (
+                read(LastBatch::Dropped, |it| it.epoch = u64::MAX),
+                "epoch 18446744073709551615",
+            ),
+            (
+                read(LastBatch::Padded, |it| it.samples = usize::MAX / 2),
+                "no memory holds",
+            ),
+        ];
+        for (outcome, expected) in refused {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        let mut whole = Sampler::new(10, usize::MAX, 1, LastBatch::Padded).unwrap();
+        for _ in 0..2 {
+            assert_eq!(whole.share(World { rank: 0, size: 1 }).total, 10);
+        }
+    }
+
+    #[test]
+    fn a_sampler_of_other_data_is_told_apart() {
+        let own = Sampler::new(10, 4, 1, LastBatch::Padded).unwrap();
+        let mut saved = own.clone();
+        saved.advance();
+        assert_eq!(own.go_on_from(&saved).unwrap().position, 4);
+        for other in [
+            Sampler::new(11, 4, 1, LastBatch::Padded),
+            Sampler::new(10, 5, 1, LastBatch::Padded),
+            Sampler::new(10, 4, 2, LastBatch::Padded),
+            Sampler::new(10, 4, 1, LastBatch::Dropped),
+        ] {
+            let problem = other.unwrap().go_on_from(&saved).unwrap_err();
+            let expected = "has a sampler of 10 samples in batches of 4, seed 1";
+            assert!(problem.contains(expected), "{problem}");
+        }
     }
 
     #[test]

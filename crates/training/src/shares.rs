@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
+use crate::agreement::{Complaint, Outcome};
 use crate::buckets::{Buckets, Sharing};
-use crate::error::Error;
 use crate::model::{Model, TensorInfo};
 use crate::optimizer::Optimizer;
 use crate::parameters::{Parameters, bytes_of};
@@ -34,12 +34,12 @@ impl Shares {
         buckets: &Buckets,
         parameters: &impl Parameters,
         optimizer: &impl Optimizer,
-    ) -> Result<Self, Error> {
+    ) -> Outcome<Self> {
         let mut by_tensor = Vec::new();
         for (tensor, info) in buckets.model().tensors().iter().enumerate() {
             let (bucket, part) = buckets.plan().place(tensor);
             let range = within(&buckets.owned(bucket), &part.range());
-            let mut values = Values::zeros(info.dtype, info.len())?;
+            let mut values = Values::zeros(info.dtype, info.len()).map_err(Complaint::from)?;
             let bytes = bytes_of(parameters, tensor, info)?;
             values.bytes_mut().copy_from_slice(&bytes);
             by_tensor.push(Share {

@@ -56,8 +56,9 @@ fn main() -> Result<()> {
 
 /// Trains to the end, with the ranks that are left.
 fn rank(mut comm: Communicator, options: &Options) -> Result<()> {
+    let store = options.folder.as_ref().map(Checkpoints::new);
     loop {
-        let trained = train(&comm, options);
+        let trained = train(&comm, options, store.as_ref());
         match trained.and_then(|()| Ok(comm.finalize()?)) {
             Err(error) if is_fault(&*error) => {
                 eprintln!(
@@ -80,9 +81,10 @@ fn is_fault(error: &(dyn std::error::Error + 'static)) -> bool {
 fn begin(
     comm: &Communicator,
     options: &Options,
+    store: Option<&Checkpoints>,
     parameters: &mut Vec<HostTensor>,
-    samples: usize,
-) -> std::result::Result<(DataParallel<AdamW>, Sampler), Error> {
+    sampler: &mut Sampler,
+) -> std::result::Result<DataParallel<AdamW>, Error> {
     let sharing = if options.sharded {
         Sharing::Sharded
     } else {
@@ -98,27 +100,18 @@ fn begin(
         epsilon: 1e-4,
         ..AdamW::new(3e-3)
     };
-    if let Some(folder) = &options.folder {
-        let store = Checkpoints::new(folder);
-        let resumed = DataParallel::resume(
-            comm,
-            parameters,
-            optimizer.clone(),
-            settings.clone(),
-            &store,
-        )?;
-        if let Some((training, Some(sampler))) = resumed {
-            return Ok((training, sampler));
+    if let Some(store) = store {
+        let (optimizer, settings) = (optimizer.clone(), settings.clone());
+        let sampler = Some(sampler);
+        let resumed = DataParallel::resume(comm, parameters, optimizer, settings, store, sampler)?;
+        if let Some(training) = resumed {
+            return Ok(training);
         }
     }
-    let sampler = Sampler::new(samples, options.batch, SEED, LastBatch::Padded)?;
-    Ok((
-        DataParallel::new(comm, parameters, optimizer, settings)?,
-        sampler,
-    ))
+    DataParallel::new(comm, parameters, optimizer, settings)
 }
 
-fn train(comm: &Communicator, options: &Options) -> Result<()> {
+fn train(comm: &Communicator, options: &Options, store: Option<&Checkpoints>) -> Result<()> {
     let transformer = Transformer {
         characters: text::CHARACTERS,
         context: options.context,
@@ -132,7 +125,8 @@ fn train(comm: &Communicator, options: &Options) -> Result<()> {
         .step_by(options.context)
         .collect();
     let mut parameters = transformer.parameters(SEED)?;
-    let (mut training, mut sampler) = begin(comm, options, &mut parameters, samples.len())?;
+    let mut sampler = Sampler::new(samples.len(), options.batch, SEED, LastBatch::Padded)?;
+    let mut training = begin(comm, options, store, &mut parameters, &mut sampler)?;
     let (mut losses, mut taken, mut since) = (Vec::new(), 0, Instant::now());
     let mut exposed = Duration::ZERO;
     while training.steps() < options.steps {
@@ -161,8 +155,8 @@ fn train(comm: &Communicator, options: &Options) -> Result<()> {
             let exposed = exposed.as_secs_f64() / seconds * 100.0;
             println!("step {step}: loss {loss:.9}, {speed:.0} samples/s, {exposed:.0} % exposed");
         }
-        if let Some(folder) = &options.folder {
-            training.save(comm, &Checkpoints::new(folder), Some(&sampler))?;
+        if let Some(store) = store {
+            training.save(comm, store, Some(&sampler))?;
         }
         (taken, since, exposed) = (0, Instant::now(), Duration::ZERO);
     }

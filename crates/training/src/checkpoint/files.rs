@@ -1,25 +1,37 @@
 //! The files of checkpoints. A checkpoint is written into a folder with another name, which gets
 //! its own name when all is on the disk: a folder with that name is whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
 use super::manifest::{Manifest, ShardEntry, hex};
-use super::{Outcome, wrong};
+use super::wrong;
+use crate::agreement::Outcome;
 use crate::model::to_json;
 
 const MANIFEST: &str = "manifest.json";
 const WRITING: &str = ".writing-";
 const REMOVING: &str = ".removing-";
+/// Locked by the run that saves into the folder. It says which.
+const LOCK: &str = ".lock";
+/// The kernel may still be ending a process that was killed, whose lock it frees then.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A folder of checkpoints. All ranks need the same one, on a file system that they share.
+///
+/// The first [`save`](crate::DataParallel::save) locks it for this value and its clones, until they
+/// are dropped or the process ends.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     folder: PathBuf,
     kept: usize,
+    /// The file that is locked, on rank 0 from the first checkpoint on.
+    lock: Arc<OnceLock<File>>,
 }
 
 impl Checkpoints {
@@ -29,6 +41,7 @@ impl Checkpoints {
         Self {
             folder: folder.into(),
             kept: 2,
+            lock: Arc::default(),
         }
     }
 
@@ -46,10 +59,12 @@ impl Checkpoints {
 
     /// Makes the folder for a checkpoint that is being written, and removes what is left of those
     /// that were never finished. A step before the newest one is refused: it is of another run, and
-    /// would be the first to be removed.
-    pub(super) fn prepare(&self, step: u64) -> Outcome<()> {
+    /// would be the first to be removed. So is a folder that another run has locked; `run` names
+    /// this one.
+    pub(super) fn prepare(&self, step: u64, run: &str) -> Outcome<()> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| wrong(folder, error))?;
+        self.lock(run)?;
         if let Some(((newest, _), name)) = self.whole()?.pop()
             && newest > step
         {
@@ -67,6 +82,46 @@ impl Checkpoints {
         }
         let writing = self.writing(step);
         fs::create_dir(&writing).map_err(|error| wrong(&writing, error))
+    }
+
+    /// Locks the folder, unless this run has done so. Some file systems have no locks.
+    fn lock(&self, run: &str) -> Outcome<()> {
+        if self.lock.get().is_some() {
+            return Ok(());
+        }
+        let path = self.folder.join(LOCK);
+        let failed = |error| wrong(&path, error);
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(failed)?;
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let other = io::read_to_string(&file).map_err(failed)?;
+                    let problem = format!(
+                        "{other} saves into this folder: give each run its own, or clone the \
+                         `Checkpoints` within a run"
+                    );
+                    return Err(wrong(&path, problem));
+                }
+                Err(TryLockError::Error(it)) if it.kind() == io::ErrorKind::Unsupported => {
+                    return Ok(());
+                }
+                Err(TryLockError::Error(error)) => return Err(failed(error)),
+            }
+        }
+        let named = file
+            .set_len(0)
+            .and_then(|()| file.write_all(run.as_bytes()));
+        named.map_err(failed)?;
+        // Nothing else sets it meanwhile: rank 0 saves one checkpoint at a time.
+        let _ = self.lock.set(file);
+        Ok(())
     }
 
     pub(super) fn write_shard(&self, step: u64, name: &str, bytes: &[u8]) -> Outcome<()> {
@@ -159,12 +214,11 @@ fn order(name: &str) -> Option<(u64, u64)> {
     Some((step.parse().ok()?, number.parse().ok()?))
 }
 
-/// Reads and checks the manifest of a checkpoint. Returns its path, too.
-pub(super) fn read_manifest(folder: &Path) -> Outcome<(PathBuf, Manifest)> {
+/// The manifest of a checkpoint, and its path.
+pub(super) fn read_manifest(folder: &Path) -> Outcome<(PathBuf, Vec<u8>)> {
     let file = folder.join(MANIFEST);
     let bytes = fs::read(&file).map_err(|error| wrong(&file, error))?;
-    let manifest = Manifest::parse(&bytes).map_err(|problem| wrong(&file, problem))?;
-    Ok((file, manifest))
+    Ok((file, bytes))
 }
 
 /// Reads a shard, and checks that it is the one that was written.

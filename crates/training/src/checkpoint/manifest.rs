@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, shard, wrong};
+use super::{shard, wrong};
+use crate::agreement::Outcome;
+use crate::buckets::MOST_STEPS;
 use crate::model::{Model, TensorInfo};
 use crate::optimizer::Optimizer;
 use crate::sampler::Sampler;
@@ -81,6 +83,9 @@ impl Manifest {
         }
         let mut manifest: Self =
             serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?;
+        if manifest.step > MOST_STEPS {
+            return Err(format!("is damaged: no run reaches step {}", manifest.step));
+        }
         let ranks = manifest.shards.len();
         let files = manifest.shards.iter().enumerate();
         let mut strange = files.filter(|(rank, it)| it.file != shard::file_name(*rank, ranks));
@@ -99,13 +104,15 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Checks that it is of this model and optimizer.
+    /// Checks that it is of this model and optimizer. Returns where the run's sampler, if it has
+    /// one, goes on.
     pub(super) fn check(
         &self,
         file: &Path,
         model: &Model,
         optimizer: &impl Optimizer,
-    ) -> Outcome<()> {
+        sampler: Option<&Sampler>,
+    ) -> Outcome<Option<Sampler>> {
         let saved = Model::new(self.tensors.clone());
         let saved = saved.map_err(|error| wrong(file, error))?;
         if let Some(difference) = saved.first_difference(model, "in the checkpoint") {
@@ -119,7 +126,12 @@ impl Manifest {
                 format!("is of optimizer {saved} with {of:?}, not {name} with {states:?}");
             return Err(wrong(file, problem));
         }
-        Ok(())
+        let Some(sampler) = sampler else {
+            return Ok(None);
+        };
+        let saved = self.sampler.as_ref().ok_or("has no sampler".to_owned());
+        let saved = saved.and_then(|saved| sampler.go_on_from(saved));
+        saved.map(Some).map_err(|problem| wrong(file, problem))
     }
 }
 

@@ -4,18 +4,29 @@ use std::path::{Path, PathBuf};
 
 use spark_ccl::Communicator;
 use spark_ccl_training::{
-    AdamW, Checkpoints, DataParallel, Error, HostTensor, LastBatch, Options, Sampler, Sgd, Sharing,
-    Values, compare,
+    AdamW, Checkpoints, DataParallel, Error, HostTensor, LastBatch, Options, Parameters, Sampler,
+    Sgd, Sharing, Values, compare,
 };
 
 use crate::data_parallel::{assert_close, options, parameters, train};
-use crate::ranks::{error_of_all, ranks};
+use crate::ranks::{Broken, error_of_all, ranks};
 
-type Resumed = Result<Option<(DataParallel<AdamW>, Option<Sampler>)>, Error>;
+type Resumed = Result<Option<(DataParallel<AdamW>, Sampler)>, Error>;
 
-fn resume(comm: &Communicator, own: &mut Vec<HostTensor>, at: &Path, sharing: Sharing) -> Resumed {
-    let store = Checkpoints::new(at);
-    DataParallel::resume(comm, own, AdamW::new(0.05), options(sharing), &store)
+fn sampler() -> Sampler {
+    Sampler::new(10, 4, 1, LastBatch::Padded).unwrap()
+}
+
+fn resume(
+    comm: &Communicator,
+    own: &mut impl Parameters,
+    at: &Path,
+    (sharing, mut sampler): (Sharing, Sampler),
+) -> Resumed {
+    let (store, optimizer, options) = (Checkpoints::new(at), AdamW::new(0.05), options(sharing));
+    let sampler_of_it = Some(&mut sampler);
+    let training = DataParallel::resume(comm, own, optimizer, options, &store, sampler_of_it)?;
+    Ok(training.map(|training| (training, sampler)))
 }
 
 /// A folder with a checkpoint of step 3 by two ranks.
@@ -26,7 +37,7 @@ fn saved(sharing: Sharing) -> (tempfile::TempDir, PathBuf) {
         let optimizer = AdamW::new(0.05);
         let mut training = DataParallel::new(comm, &mut own, optimizer, options(sharing)).unwrap();
         train(comm, &mut training, &mut own, 3);
-        let mut sampler = Sampler::new(10, 4, 1, LastBatch::Padded).unwrap();
+        let mut sampler = sampler();
         sampler.next_batch(comm);
         let store = Checkpoints::new(folder.path());
         training.save(comm, &store, Some(&sampler)).unwrap()
@@ -58,10 +69,12 @@ fn any_number_of_ranks_goes_on_where_others_were() {
                 // Other parameters, which must not matter.
                 let mut own = parameters();
                 own[2].values.bytes_mut().fill(0);
-                let resumed = resume(comm, &mut own, folder.path(), sharing).unwrap();
-                let (mut training, sampler) = resumed.unwrap();
+                let resumed = resume(comm, &mut own, folder.path(), (sharing, sampler()));
+                let (mut training, mut resumed) = resumed.unwrap().unwrap();
                 assert_eq!(training.steps(), 3);
-                assert_eq!(sampler.unwrap().next_batch(comm).total, 4);
+                let mut expected = sampler();
+                expected.next_batch(comm);
+                assert_eq!(resumed.next_batch(comm), expected.next_batch(comm));
                 compare(comm, &own).unwrap();
                 train(comm, &mut training, &mut own, 6);
                 compare(comm, &own).unwrap();
@@ -76,7 +89,7 @@ fn without_a_checkpoint_there_is_nothing_to_go_on_from() {
     let folder = tempfile::tempdir().unwrap();
     let resumed = ranks(2, |comm| {
         let at = folder.path().join("none");
-        resume(comm, &mut parameters(), &at, Sharing::Sharded)
+        resume(comm, &mut parameters(), &at, (Sharing::Sharded, sampler()))
             .unwrap()
             .is_none()
     });
@@ -94,8 +107,9 @@ fn old_checkpoints_and_unfinished_ones_are_removed() {
         let options = options(Sharing::Sharded);
         let mut training = DataParallel::new(comm, &mut own, optimizer, options).unwrap();
         let store = Checkpoints::new(folder.path()).keeping(2);
+        let kind = (Sharing::Sharded, sampler());
         assert!(
-            resume(comm, &mut parameters(), folder.path(), Sharing::Sharded)
+            resume(comm, &mut parameters(), folder.path(), kind)
                 .unwrap()
                 .is_none()
         );
@@ -107,7 +121,7 @@ fn old_checkpoints_and_unfinished_ones_are_removed() {
     let entries = std::fs::read_dir(folder.path()).unwrap();
     let mut names: Vec<_> = entries.map(|it| it.unwrap().file_name()).collect();
     names.sort();
-    assert_eq!(names, ["step-3-0", "step-3-1"]);
+    assert_eq!(names, [".lock", "step-3-0", "step-3-1"]);
 }
 
 #[test]
@@ -138,7 +152,8 @@ fn refused(change: impl Fn(&Path), file: &str) -> String {
     change(&path);
     let results = ranks(2, |comm| {
         let mut own = parameters();
-        let outcome = resume(comm, &mut own, folder.path(), Sharing::Replicated).map(drop);
+        let kind = (Sharing::Replicated, sampler());
+        let outcome = resume(comm, &mut own, folder.path(), kind).map(drop);
         assert_eq!(own, parameters());
         outcome
     });
@@ -193,6 +208,18 @@ fn damaged_and_foreign_files_are_refused_by_name() {
     let renamed = |path: &Path| replace(&path.join(manifest), "\"tensor 2\"", "\"tensor x\"");
     let text = refused(renamed, manifest);
     assert!(text.contains("fingerprint"), "{text}");
+    let absurd = |path: &Path| replace(&path.join(manifest), "\"position\":4", "\"position\":5");
+    let text = refused(absurd, manifest);
+    assert!(text.contains("begins or ends at 5"), "{text}");
+    let step = |path: &Path| {
+        replace(
+            &path.join(manifest),
+            "\"step\":3",
+            "\"step\":9999999999999999",
+        );
+    };
+    let text = refused(step, manifest);
+    assert!(text.contains("no run reaches step"), "{text}");
     let escaping = |path: &Path| replace(&path.join(manifest), "shard-0-of-2", "../shard");
     let text = refused(escaping, manifest);
     assert!(text.contains("../shard"), "{text}");
@@ -204,7 +231,7 @@ fn another_model_or_optimizer_is_refused_by_name() {
     let results = ranks(2, |comm| {
         let mut own = parameters();
         own[4] = HostTensor::new("tensor 4", &[14], Values::F32(vec![0.0; 14])).unwrap();
-        resume(comm, &mut own, folder.path(), Sharing::Sharded).map(drop)
+        resume(comm, &mut own, folder.path(), (Sharing::Sharded, sampler())).map(drop)
     });
     let text = error_of_all(&results);
     let expected = "it has shape [14], but [13] in the checkpoint";
@@ -216,7 +243,7 @@ fn another_model_or_optimizer_is_refused_by_name() {
     let results = ranks(2, |comm| {
         let store = Checkpoints::new(folder.path());
         let (mut own, sgd) = (parameters(), Sgd::new(0.1, 0.0));
-        DataParallel::resume(comm, &mut own, sgd, Options::default(), &store).map(drop)
+        DataParallel::resume(comm, &mut own, sgd, Options::default(), &store, None).map(drop)
     });
     let text = error_of_all(&results);
     assert!(text.contains("adamw") && text.contains("not sgd"), "{text}");
@@ -272,4 +299,133 @@ fn a_step_that_is_not_finished_is_not_saved() {
         error.to_string().contains("step 1 is not finished"),
         "{error}"
     );
+}
+
+/// Training of two ranks, which have taken these steps.
+fn begun(comm: &Communicator, steps: u64) -> (DataParallel<AdamW>, Vec<HostTensor>) {
+    let (mut own, options) = (parameters(), options(Sharing::Sharded));
+    let mut training = DataParallel::new(comm, &mut own, AdamW::new(0.05), options).unwrap();
+    train(comm, &mut training, &mut own, steps);
+    (training, own)
+}
+
+/// Nobody waits for a rank that cannot save by itself, and the next checkpoint is saved.
+#[test]
+fn a_rank_that_is_not_as_the_others_saves_nothing_and_all_hear_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = ranks(2, |comm| {
+        let (mut training, mut own) = begun(comm, 1);
+        let store = Checkpoints::new(folder.path());
+        let (is_odd, mut sampler) = (comm.rank() == 1, sampler());
+        if is_odd {
+            training.set_steps(5).unwrap();
+        }
+        let step = training.save(comm, &store, Some(&sampler)).map(drop);
+        training.set_steps(1).unwrap();
+        if is_odd {
+            sampler.next_batch(comm);
+        }
+        let other = training.save(comm, &store, Some(&sampler)).map(drop);
+        if is_odd {
+            training.accumulate(0, &[1.0_f32; 7]).unwrap();
+        }
+        let open = training.save(comm, &store, None).map(drop);
+        training.step(comm, &mut own).unwrap();
+        training.save(comm, &store, None).unwrap();
+        [step, other, open]
+    });
+    let [first, second]: [[Result<(), Error>; 3]; 2] = results.try_into().unwrap();
+    let expected = [
+        "another number of steps",
+        "sampler in another state",
+        "not finished",
+    ];
+    for ((one, other), expected) in first.into_iter().zip(second).zip(expected) {
+        let text = error_of_all(&[one, other]);
+        assert!(
+            text.contains("rank 1 (") && text.contains(expected),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn another_data_set_is_refused_by_name() {
+    let (folder, _) = saved(Sharing::Sharded);
+    let results = ranks(2, |comm| {
+        let samples = if comm.rank() == 1 { 11 } else { 10 };
+        let sampler = Sampler::new(samples, 4, 1, LastBatch::Padded).unwrap();
+        let kind = (Sharing::Sharded, sampler);
+        resume(comm, &mut parameters(), folder.path(), kind).map(drop)
+    });
+    let text = error_of_all(&results);
+    let expected = "has a sampler of 10 samples in batches of 4";
+    assert!(
+        text.contains("rank 1 (") && text.contains(expected),
+        "{text}"
+    );
+    assert!(text.contains("this run has 11 samples"), "{text}");
+    // Without a sampler, the data set does not matter; a sampler that was not saved does.
+    ranks(2, |comm| {
+        let (mut own, options) = (parameters(), options(Sharing::Sharded));
+        let store = Checkpoints::new(folder.path());
+        let adamw = AdamW::new(0.05);
+        let resumed = DataParallel::resume(comm, &mut own, adamw, options, &store, None).unwrap();
+        resumed.unwrap().save(comm, &store, None).unwrap();
+        let error = resume(comm, &mut own, folder.path(), (Sharing::Sharded, sampler()));
+        let error = error.map(drop).unwrap_err().to_string();
+        assert!(error.contains("has no sampler"), "{error}");
+    });
+}
+
+#[test]
+fn a_rank_that_reads_another_manifest_is_named() {
+    let (folder, _) = saved(Sharing::Sharded);
+    let (other, path) = saved(Sharing::Sharded);
+    replace(&path.join("manifest.json"), "\"seed\":1", "\"seed\":2");
+    let results = ranks(2, |comm| {
+        let at = if comm.rank() == 1 { &other } else { &folder };
+        let kind = (Sharing::Sharded, sampler());
+        resume(comm, &mut parameters(), at.path(), kind).map(drop)
+    });
+    let text = error_of_all(&results);
+    let file = path.join("manifest.json").display().to_string();
+    assert!(text.contains("rank 1 (") && text.contains(&file), "{text}");
+    assert!(text.contains("not what rank 0 has read"), "{text}");
+}
+
+#[test]
+fn a_tensor_that_a_rank_cannot_replace_is_an_error_of_all() {
+    let (folder, _) = saved(Sharing::Replicated);
+    let results = ranks(2, |comm| {
+        let mut own = Broken::not(parameters());
+        own.frozen = (comm.rank() == 1).then_some(4);
+        resume(comm, &mut own, folder.path(), (Sharing::Sharded, sampler())).map(drop)
+    });
+    assert!(matches!(&results[0], Err(Error::Unable(it)) if it.rank == 1));
+    let text = error_of_all(&results);
+    assert!(
+        text.contains("\"tensor 4\": could not be written"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_second_run_does_not_save_into_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = ranks(2, |comm| {
+        let (training, _) = begun(comm, 1);
+        let first = Checkpoints::new(folder.path());
+        training.save(comm, &first, None).unwrap();
+        training.save(comm, &first.clone(), None).unwrap();
+        let second = Checkpoints::new(folder.path());
+        let refused = training.save(comm, &second, None).map(drop);
+        drop(first);
+        training.save(comm, &second, None).unwrap();
+        refused
+    });
+    let text = error_of_all(&results);
+    let owner = format!("process {} on ", std::process::id());
+    assert!(text.contains(".lock") && text.contains(&owner), "{text}");
+    assert!(text.contains("saves into this folder"), "{text}");
 }

@@ -2,10 +2,11 @@
 
 use spark_ccl::{Communicator, DType, Fault, bf16};
 use spark_ccl_training::{
-    AdamW, Checkpoints, DataParallel, Error, HostTensor, Options, Sgd, Sharing, Values, compare,
+    AdamW, Checkpoints, DataParallel, Error, HostTensor, Options, Parameters, Problem, Sgd,
+    Sharing, TensorInfo, Values, compare,
 };
 
-use crate::ranks::{error_of_all, numbers, ranks};
+use crate::ranks::{Broken, error_of_all, numbers, ranks};
 
 /// Lengths of tensors that divide evenly among no number of ranks.
 pub(crate) const LENS: [usize; 5] = [7, 1, 30, 0, 13];
@@ -217,13 +218,86 @@ fn state_is_refused_after_a_failed_call() {
         let again = comm.recover().unwrap();
         let error = training.ready(&again, 0, &[1.0_f32; LENS[0]]).unwrap_err();
         assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+        let error = training.set_steps(7).unwrap_err();
+        assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+        assert_eq!(training.steps(), 0, "a step that has failed is not done");
         let folder = tempfile::tempdir().unwrap();
         let error = training
             .save(&again, &Checkpoints::new(folder.path()), None)
             .unwrap_err();
-        assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+        let expected = "rank 0 (";
+        assert!(matches!(error, Error::Checkpoint(_)), "{error}");
+        let error = error.to_string();
+        assert!(
+            error.contains(expected) && error.contains("step 1 has failed"),
+            "{error}"
+        );
         again.finalize().unwrap();
     });
+}
+
+#[test]
+fn a_parameter_that_a_rank_cannot_write_ends_the_step_of_all() {
+    for sharing in [Sharing::Replicated, Sharing::Sharded] {
+        let results = ranks(3, |comm| {
+            let mut own = Broken::not(parameters());
+            let optimizer = AdamW::new(0.05);
+            let mut training =
+                DataParallel::new(comm, &mut own, optimizer, options(sharing)).unwrap();
+            own.frozen = (comm.rank() == 1).then_some(2);
+            let outcome = training.step(comm, &mut own);
+            assert_eq!(training.steps(), 0);
+            let error = training.ready(comm, 0, &[1.0_f32; LENS[0]]).unwrap_err();
+            assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+            outcome
+        });
+        assert!(matches!(&results[0], Err(Error::Unable(it)) if it.rank == 1));
+        let text = error_of_all(&results);
+        let expected = "tensor \"tensor 2\": could not be written: it is frozen";
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+/// A framework that panics instead of writing.
+struct Panics(Vec<HostTensor>);
+
+impl Parameters for Panics {
+    fn tensors(&self) -> Vec<TensorInfo> {
+        self.0.tensors()
+    }
+
+    fn read(&self, tensor: usize, bytes: &mut [u8]) -> Result<(), Problem> {
+        self.0.read(tensor, bytes)
+    }
+
+    fn write(&mut self, _tensor: usize, _bytes: &[u8]) -> Result<(), Problem> {
+        panic!("a test")
+    }
+}
+
+#[test]
+fn state_is_refused_after_a_panic_of_the_framework() {
+    let comm = Communicator::local(1).unwrap().remove(0);
+    let options = options(Sharing::Replicated);
+    let mut working = parameters();
+    let mut training = DataParallel::new(&comm, &mut working, AdamW::new(0.1), options).unwrap();
+    let step = std::panic::AssertUnwindSafe(|| training.step(&comm, &mut Panics(parameters())));
+    std::panic::catch_unwind(step).unwrap_err();
+    let error = training.accumulate(0, &[1.0_f32; LENS[0]]).unwrap_err();
+    assert!(matches!(error, Error::Stale { step: 1 }), "{error}");
+    assert_eq!(training.steps(), 0);
+}
+
+#[test]
+fn a_number_of_steps_that_no_run_reaches_is_refused() {
+    let comm = Communicator::local(1).unwrap().remove(0);
+    let options = options(Sharing::Replicated);
+    let mut own = parameters();
+    let mut training = DataParallel::new(&comm, &mut own, AdamW::new(0.1), options).unwrap();
+    let error = training.set_steps(u64::MAX).unwrap_err().to_string();
+    assert!(error.contains("18446744073709551615 steps"), "{error}");
+    training.step(&comm, &mut own).unwrap();
+    assert_eq!(training.steps(), 1);
 }
 
 #[test]

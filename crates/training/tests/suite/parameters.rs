@@ -1,11 +1,11 @@
 //! Parameters that all ranks get, and differences that are found.
 
-use spark_ccl::{DType, bf16};
+use spark_ccl::{Communicator, bf16};
 use spark_ccl_training::{
-    Error, HostTensor, Parameters, Problem, TensorInfo, Values, broadcast, compare,
+    DataParallel, Error, HostTensor, Options, Sgd, Values, broadcast, compare,
 };
 
-use crate::ranks::{error_of_all, numbers, ranks};
+use crate::ranks::{Broken, error_of_all, numbers, ranks};
 
 fn parameters(rank: usize) -> Vec<HostTensor> {
     let narrow = numbers(3, rank as u64)
@@ -64,35 +64,60 @@ fn another_order_is_named_by_rank_and_tensor() {
     assert!(text.contains("rank 1") && text.contains(expected), "{text}");
 }
 
-/// A framework that cannot write its second tensor.
-struct Broken;
-
-impl Parameters for Broken {
-    fn tensors(&self) -> Vec<TensorInfo> {
-        ["one", "two"]
-            .map(|name| TensorInfo::new(name, DType::F32, &[1]))
-            .to_vec()
-    }
-
-    fn read(&self, _tensor: usize, bytes: &mut [u8]) -> Result<(), Problem> {
-        bytes.fill(0);
-        Ok(())
-    }
-
-    fn write(&mut self, tensor: usize, _bytes: &[u8]) -> Result<(), Problem> {
-        if tensor == 1 {
-            Err("it is frozen".into())
-        } else {
-            Ok(())
-        }
+/// Nobody waits for a rank that has failed by itself.
+#[test]
+fn an_error_of_the_framework_reaches_all_ranks() {
+    let outcomes = |call: &(dyn Fn(&Communicator, &mut Broken) -> Result<(), Error> + Sync)| {
+        ranks(3, |comm| {
+            let mut own = Broken::not(parameters(0));
+            if comm.rank() == 1 {
+                own.unreadable = Some(0);
+                own.frozen = Some(1);
+            }
+            call(comm, &mut own)
+        })
+    };
+    let gone = "tensor \"wide\": could not be read: it is gone";
+    let frozen = "tensor \"narrow\": could not be written: it is frozen";
+    let from_1 = outcomes(&|comm, own| broadcast(comm, own, 1));
+    let from_2 = outcomes(&|comm, own| broadcast(comm, own, 2));
+    let compared = outcomes(&|comm, own| compare(comm, own));
+    let shares = outcomes(&|comm, own| {
+        own.frozen = None;
+        let sgd = Sgd::new(0.1, 0.0);
+        own.own.truncate(2);
+        DataParallel::new(comm, own, sgd, Options::default()).map(drop)
+    });
+    for (results, expected) in [
+        (from_1, gone),
+        (from_2, frozen),
+        (compared, gone),
+        (shares, gone),
+    ] {
+        assert!(matches!(&results[0], Err(Error::Unable(it)) if it.rank == 1));
+        let text = error_of_all(&results);
+        assert!(
+            text.contains("rank 1 (") && text.contains(expected),
+            "{text}"
+        );
     }
 }
 
 #[test]
-fn an_error_of_the_framework_names_the_tensor() {
-    let results = ranks(2, |comm| broadcast(comm, &mut Broken, 0));
+fn two_tensors_of_one_name_on_a_rank_are_an_error_of_all() {
+    let results = ranks(2, |comm| {
+        let mut own = parameters(0);
+        if comm.rank() == 1 {
+            own[1] = own[0].clone();
+        }
+        broadcast(comm, &mut own, 0)
+    });
     let text = error_of_all(&results);
-    assert_eq!(text, "tensor \"two\" could not be written: it is frozen");
+    let expected = "tensors 0 and 1 are both named \"wide\"";
+    assert!(
+        text.contains("rank 1 (") && text.contains(expected),
+        "{text}"
+    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use spark_ccl::Communicator;
 use spark_ccl_testing::scramble;
+use spark_ccl_training::{HostTensor, Parameters, Problem, TensorInfo};
 
 /// What each rank of a world returns, in order.
 pub(crate) fn ranks<R: Send>(size: usize, rank: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
@@ -29,6 +30,44 @@ pub(crate) fn error_of_all<R, E: std::fmt::Display>(results: &[Result<R, E>]) ->
         .collect();
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
     texts[0].clone()
+}
+
+/// A framework that cannot read or write one of its tensors.
+pub(crate) struct Broken {
+    pub(crate) own: Vec<HostTensor>,
+    pub(crate) unreadable: Option<usize>,
+    pub(crate) frozen: Option<usize>,
+}
+
+impl Broken {
+    /// One that works.
+    pub(crate) fn not(own: Vec<HostTensor>) -> Self {
+        Self {
+            own,
+            unreadable: None,
+            frozen: None,
+        }
+    }
+}
+
+impl Parameters for Broken {
+    fn tensors(&self) -> Vec<TensorInfo> {
+        self.own.tensors()
+    }
+
+    fn read(&self, tensor: usize, bytes: &mut [u8]) -> Result<(), Problem> {
+        if self.unreadable == Some(tensor) {
+            return Err("it is gone".into());
+        }
+        self.own.read(tensor, bytes)
+    }
+
+    fn write(&mut self, tensor: usize, bytes: &[u8]) -> Result<(), Problem> {
+        if self.frozen == Some(tensor) {
+            return Err("it is frozen".into());
+        }
+        self.own.write(tensor, bytes)
+    }
 }
 
 /// Multiples of 1/16 between -8 and 8, whose sums are exact in every order.
