@@ -153,7 +153,7 @@ fn train(comm: &Communicator, options: &Options, store: Option<&Checkpoints>) ->
             let (step, loss) = (report.step, losses[losses.len() - 1]);
             let speed = taken as f64 / seconds;
             let exposed = exposed.as_secs_f64() / seconds * 100.0;
-            println!("step {step}: loss {loss:.9}, {speed:.0} samples/s, {exposed:.0} % exposed");
+            println!("step {step}: loss {loss:.9}, {speed:.2} samples/s, {exposed:.1} % exposed");
         }
         if let Some(store) = store {
             training.save(comm, store, Some(&sampler))?;
@@ -169,7 +169,7 @@ fn train(comm: &Communicator, options: &Options, store: Option<&Checkpoints>) ->
 
 fn summarise(comm: &Communicator, training: &DataParallel<AdamW>, losses: &[f64]) {
     let memory = training.memory();
-    println!("{}", text::plot(losses, 60));
+    print!("loss\n{}", text::plot(losses, 60, 8));
     println!(
         "{} ranks, {} MB of parameters; of {} MB of the optimizer's state, {} MB here",
         comm.size(),

@@ -33,9 +33,10 @@ fn number(byte: u8) -> u8 {
     }
 }
 
-/// A line in which the height of each sign shows the mean of a part of the numbers.
-pub(crate) fn plot(numbers: &[f64], columns: usize) -> String {
-    const SIGNS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Bars, each as high as the mean of a part of the numbers, in `rows` lines: the least one is in
+/// the lowest, the largest reaches the top.
+pub(crate) fn plot(numbers: &[f64], columns: usize, rows: usize) -> String {
+    const SIGNS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let part = numbers.len().div_ceil(columns.max(1)).max(1);
     let means: Vec<_> = numbers
         .chunks(part)
@@ -43,9 +44,18 @@ pub(crate) fn plot(numbers: &[f64], columns: usize) -> String {
         .collect();
     let least = means.iter().copied().fold(f64::MAX, f64::min);
     let most = means.iter().copied().fold(f64::MIN, f64::max);
-    let height = |mean: &f64| (mean - least) / (most - least).max(f64::MIN_POSITIVE) * 7.0;
-    means
-        .iter()
-        .map(|mean| SIGNS[height(mean).round() as usize])
-        .collect()
+    // In eighths of a line, at least one.
+    let scale = (rows * 8 - 1) as f64 / (most - least).max(f64::MIN_POSITIVE);
+    let height = |mean: &f64| 1 + ((mean - least) * scale).round() as usize;
+    let lines = (0..rows).rev().map(|row| {
+        let sign = |mean| SIGNS[height(mean).saturating_sub(row * 8).min(8)];
+        let bars: String = means.iter().map(sign).collect();
+        let label = match row {
+            0 => format!("{least:.4}"),
+            _ if row + 1 == rows => format!("{most:.4}"),
+            _ => String::new(),
+        };
+        format!("{label:>9} {}\n", bars.trim_end())
+    });
+    lines.collect()
 }

@@ -82,6 +82,18 @@ fn assert_alike(seen: &[f64], expected: &[f64]) {
     }
 }
 
+/// Of 200 losses, each bar shows four; they become smaller.
+fn assert_plotted(printed: &str) {
+    let plot = printed.split("\nloss\n").nth(1).unwrap();
+    let bars = plot.lines().take(8).map(|line| {
+        let bars = line.chars().skip("   1.2345 ".len());
+        bars.filter(|it| !it.is_whitespace()).count()
+    });
+    let bars: Vec<_> = bars.collect();
+    assert!(bars.is_sorted() && bars[0] > 0 && bars[4] < 50, "{plot}");
+    assert_eq!(bars[7], 50, "{plot}");
+}
+
 #[test]
 fn the_losses_do_not_depend_on_ranks_and_shares() {
     let folder = tempfile::tempdir().unwrap();
@@ -93,6 +105,7 @@ fn the_losses_do_not_depend_on_ranks_and_shares() {
             printed.contains("samples/s") && printed.contains("% exposed"),
             "{printed}"
         );
+        assert_plotted(&printed);
         losses(&printed)
     };
     let alone = run("ranks=1", "sharded=0");
@@ -134,12 +147,11 @@ impl Ranks {
         Self(ranks.collect())
     }
 
-    /// Kills one, and returns the outputs of the others.
-    fn kill(mut self, rank: usize) -> Vec<Output> {
+    /// Kills one.
+    fn kill(&mut self, rank: usize) {
         let mut victim = self.0.remove(rank);
         victim.kill().unwrap();
         victim.wait().unwrap();
-        self.outputs()
     }
 
     /// Their outputs when they have ended.
@@ -181,20 +193,28 @@ fn last_step(checkpoints: &Path) -> u64 {
     steps.max().unwrap_or(0)
 }
 
-#[test]
-fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
+/// Kills the last of three ranks at a random step, this often. The other two go on from the last
+/// checkpoint, and end at the loss of a rank that nothing happens to. Returns how long it took each
+/// time until they had saved a checkpoint by themselves.
+fn kill_ranks(rounds: u64, steps: u64) -> Vec<Duration> {
     let folder = tempfile::tempdir().unwrap();
     let text = text(folder.path());
     // So many that this test sees one of the first checkpoints before the last, also when busy.
     let arguments = ["steps=500", &text, "sharded=1"];
     let alone = alone(&arguments);
-    for round in 0..3 {
+    let round = |round: u64| {
         let checkpoints = folder.path().join(round.to_string());
         let at = format!("folder={}", checkpoints.display());
-        let ranks = Ranks::start(3, &[&arguments[..], &[&at]].concat());
-        let step = 5 + scramble(seed(), round) % 20;
+        let mut ranks = Ranks::start(3, &[&arguments[..], &[&at]].concat());
+        let step = 5 + scramble(seed(), round) % steps;
         wait_until(|| last_step(&checkpoints) >= step, "no checkpoint");
-        let outputs = ranks.kill(2);
+        let killed = Instant::now();
+        ranks.kill(2);
+        // The next one may be of all three, and was being written when one died.
+        let own = last_step(&checkpoints) + 2;
+        wait_until(|| last_step(&checkpoints) >= own, "they do not go on");
+        let took = killed.elapsed();
+        let outputs = ranks.outputs();
         assert!(
             outputs.iter().all(|output| output.status.success()),
             "{outputs:?}"
@@ -206,8 +226,27 @@ fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
             "{said}"
         );
         assert!(printed.contains("2 ranks, "), "{printed}");
-        assert_alike(&losses(&printed), &alone);
-    }
+        let losses = losses(&printed);
+        assert!(!losses[499].is_nan());
+        assert_alike(&losses, &alone);
+        took
+    };
+    (0..rounds).map(round).collect()
+}
+
+#[test]
+fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
+    assert_eq!(kill_ranks(3, 20).len(), 3);
+}
+
+/// The times are a promise, which a busy machine may break.
+#[test]
+#[ignore = "a campaign: half a minute; prints how long ranks took to go on"]
+fn ranks_go_on_within_ten_seconds() {
+    let took = kill_ranks(10, 200);
+    println!("from each kill to a new checkpoint of the ranks that are left: {took:?}");
+    let longest = took.iter().max().unwrap();
+    assert!(*longest < Duration::from_secs(10), "{longest:?}");
 }
 
 /// All ranks are killed while a checkpoint is being written; started again, they go on from the one
