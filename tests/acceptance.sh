@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 perf=$(spark_perf)
 collectives=(all_reduce all_gather reduce_scatter broadcast reduce gather scatter alltoall alltoallv
     sendrecv hypercube)
+# Without warm-up, which checks nothing, and would take a third of the time.
+sweep=(-b 8 -e 4M -f 8 -n 2 -w 0 -d all -o all)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -31,7 +33,7 @@ matrix() {
             for collective in "${collectives[@]}"; do
                 [ "$collective" != hypercube ] || [ $procs = 2 ] || [ $procs = 8 ] || continue
                 clean env SPARK_CCL_SHM=$shm "$perf" "$collective" --procs $procs \
-                    -b 8 -e 4M -f 8 -n 2 -d all -o all
+                    "${sweep[@]}"
             done
             echo "matrix: shm $shm, $procs processes: every value right"
         done
@@ -39,7 +41,7 @@ matrix() {
 }
 
 launchers() {
-    local sweep=(-b 8 -e 4M -f 8 -n 2 -d all -o all) collective rank
+    local collective rank
     for collective in all_reduce alltoall; do
         clean mpirun.openmpi --allow-run-as-root --oversubscribe -n 3 "$perf" $collective "${sweep[@]}"
         clean mpiexec.mpich -n 3 "$perf" $collective "${sweep[@]}"
