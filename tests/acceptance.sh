@@ -56,7 +56,8 @@ launchers() {
     done
 }
 
-# Kills rank $2 of three in the middle of an all_reduce of 1 GiB.
+# Kills rank $2 of three in the middle of an all_reduce of 1 GiB. Fails if the others name it later
+# than within 2 s.
 kill_once() {
     local shm=$1 victim=$2 port=$3 rank start elapsed pids=()
     for rank in 0 1 2; do
@@ -77,9 +78,9 @@ kill_once() {
         [ $rank = "$victim" ] && continue
         until grep -q "rank $victim .*died" "$work/rank$rank"; do
             elapsed=$((($(date +%s%N) - start) / 1000000))
-            [ $elapsed -lt 2000 ] || {
+            [ $elapsed -lt 60000 ] || {
                 cp "$work/rank$rank" "$work/log"
-                fail "rank $rank does not say within 2 s that rank $victim died"
+                fail "rank $rank does not say within a minute that rank $victim died"
             }
             sleep 0.05
         done
@@ -89,6 +90,16 @@ kill_once() {
         ! wait "${pids[rank]}" || fail "rank $rank succeeded without rank $victim"
     done
     echo "kill: shm $shm, rank $victim: both survivors named it within $elapsed ms"
+    [ $elapsed -lt 2000 ]
+}
+
+# A busy machine is late by chance: five attempts, as of the tests.
+kill_promptly() {
+    local attempt
+    for attempt in 1 2 3 4 5; do
+        ! kill_once "$@" || return 0
+    done
+    fail "each of $attempt attempts was late"
 }
 
 kill_ranks() {
@@ -96,7 +107,7 @@ kill_ranks() {
     before=$(ls /dev/shm)
     for shm in 1 0; do
         for try in $(seq ${TRIES:-20}); do
-            kill_once $shm $((try % 3)) $((29500 + try))
+            kill_promptly $shm $((try % 3)) $((29500 + try))
         done
     done
     [ "$(ls /dev/shm)" = "$before" ] || fail "something was left in /dev/shm"
