@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// A pointer that must not be null.
 ///
 /// # Errors
-/// It is null; the message has `name`.
+/// The pointer is null; the message has `name`.
 pub fn given<P: Pointer>(pointer: P, name: &str) -> Result<P, Failure> {
     if pointer.is_missing() {
         return Err(Failure::invalid(format!("{name} is a null pointer")));
@@ -40,10 +40,10 @@ impl<T> Pointer for *mut T {
 ///
 /// # Safety
 /// `start` is null, not aligned, or points to `count` initialised elements, which nobody writes or
-/// frees while the slice is used. Anything will do where `count` is 0.
+/// frees while the slice is used. If `count` is 0, any pointer will do.
 ///
 /// # Errors
-/// It is null, not aligned, or more than memory can hold.
+/// The pointer is null or not aligned, or the elements are more than memory can hold.
 pub unsafe fn slice<'a, T>(start: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
     if count == 0 {
         return Ok(&[]);
@@ -60,10 +60,10 @@ pub unsafe fn slice<'a, T>(start: *const T, count: usize, name: &str) -> Result<
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
-/// A number that must not be negative.
+/// A number, which must not be negative.
 ///
 /// # Errors
-/// It is.
+/// The number is negative.
 pub fn natural(value: c_int, name: &str) -> Result<usize, Failure> {
     usize::try_from(value).map_err(|_| Failure::invalid(format!("{name} is {value}, below 0")))
 }
@@ -79,19 +79,19 @@ pub unsafe fn text<'a>(start: *const c_char) -> Option<Cow<'a, str>> {
     (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy())
 }
 
-/// The element type of a code; `enumeration` is what it is one of in C.
+/// The element type of a code; `enumeration` is the name of its type in C.
 ///
 /// # Errors
-/// There is none.
+/// No element type has this code.
 pub fn dtype(code: c_int, enumeration: &str) -> Result<DType, Failure> {
     let known = u8::try_from(code).ok().and_then(DType::from_code);
     known.ok_or_else(|| unknown(code, enumeration, DType::ALL.len()))
 }
 
-/// The reduction of a code; `enumeration` is what it is one of in C.
+/// The reduction of a code; `enumeration` is the name of its type in C.
 ///
 /// # Errors
-/// There is none.
+/// No reduction has this code.
 pub fn reduction(code: c_int, enumeration: &str) -> Result<ReduceOp, Failure> {
     let known = u8::try_from(code).ok().and_then(ReduceOp::from_code);
     known.ok_or_else(|| unknown(code, enumeration, ReduceOp::ALL.len()))

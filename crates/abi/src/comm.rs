@@ -1,4 +1,4 @@
-//! What calls need of a communicator as C has it.
+//! The part of a communicator of C that calls need.
 
 use spark_ccl::Communicator;
 

@@ -22,7 +22,7 @@ pub struct Buffers {
 /// A buffer that a draft has.
 #[derive(Debug, Clone, Copy)]
 pub struct CallMemory {
-    /// What it is for, in messages: `send`, `receive`, or `in-place`.
+    /// Its name in messages: `send`, `receive`, or `in-place`.
     pub name: &'static str,
     /// Where it begins.
     pub start: *const u8,
@@ -37,7 +37,7 @@ pub struct Draft<'a> {
     operation: Operation,
     dtype: DType,
     call: UntypedCall,
-    /// By side; one for both is the first.
+    /// By side. A buffer for both sides is the first.
     memory: [Option<CallMemory>; 2],
 }
 
@@ -53,7 +53,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whose call it is.
+    /// The communicator that makes the call.
     pub fn comm(&self) -> &'a Communicator {
         self.comm
     }
@@ -73,13 +73,13 @@ impl<'a> Draft<'a> {
         self.call
     }
 
-    /// Changes the call otherwise than by buffers.
+    /// Changes something of the call that is no buffer.
     pub fn change(&mut self, change: impl FnOnce(UntypedCall) -> UntypedCall) {
         let none = UntypedCall::new(Operation::Barrier, self.dtype);
         self.call = change(std::mem::replace(&mut self.call, none));
     }
 
-    /// Takes buffers as registered that lie in this memory.
+    /// Takes buffers in this memory as registered.
     pub fn within(&mut self, memory: &Arc<Registered<u8>>) {
         self.change(|call| call.within(memory));
     }
@@ -88,10 +88,10 @@ impl<'a> Draft<'a> {
     ///
     /// # Safety
     /// `factor` is null, or points to an element of the call's type, which nobody writes until this
-    /// returns. Any other will do where `op` has no factor.
+    /// returns. If `op` has no factor, any pointer will do.
     ///
     /// # Errors
-    /// There is no factor where one is needed.
+    /// `op` needs a factor, and there is none.
     pub unsafe fn reduces(&mut self, op: ReduceOp, factor: *const c_void) -> Result<(), Failure> {
         if let Some(op) = op.without_factor() {
             self.change(|call| call.reduction(op));
@@ -114,8 +114,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Sets the buffers of a collective, or the one that both are in, and its root, if it has one.
-    /// The other ranks have no buffer on the side that only the root has: what they pass there is
-    /// not looked at.
+    /// On ranks other than the root, the buffer that only the root has is ignored.
     ///
     /// # Errors
     /// A negative root, and a count that no memory can hold.

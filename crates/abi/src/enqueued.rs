@@ -1,4 +1,4 @@
-//! Calls on device memory that wait to be enqueued in their streams, alone or at the end of a
+//! Calls on device memory that are still to be enqueued in their streams, alone or at the end of a
 //! group.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use spark_ccl::{Communicator, UntypedCall};
 use crate::comm::Comm;
 use crate::failure::Failure;
 
-/// A call for a stream. Its communicator stays until it is enqueued.
+/// A call for a stream. Its communicator stays until the call is enqueued.
 pub struct Enqueued {
     comm: Arc<dyn Comm>,
     call: UntypedCall,
@@ -39,7 +39,7 @@ impl Enqueued {
         }
     }
 
-    /// Enqueues calls that start together, and behind them their events.
+    /// Enqueues calls that start together, and then records their events.
     ///
     /// # Errors
     /// Those of [`enqueue_untyped`](Communicator::enqueue_untyped).

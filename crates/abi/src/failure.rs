@@ -1,5 +1,5 @@
-//! Failures: their kinds, which libraries have result codes for, and the message of each thread's
-//! last one.
+//! Failures: their kinds, for which each library has result codes, and the message of each thread's
+//! last failure.
 
 use std::cell::Cell;
 use std::ffi::c_char;
@@ -7,12 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use spark_ccl::{Error, ExitClass};
 
-/// Why a function of C failed, which each library has its own code for.
+/// Why a function of C failed. Each library has its own code for each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An argument or a setting is wrong.
     Argument,
-    /// What was called cannot be called there.
+    /// The function must not be called in this state.
     Usage,
     /// A deadline passed.
     Timeout,
@@ -26,7 +26,7 @@ pub enum Kind {
     Internal,
 }
 
-/// What functions of a library return.
+/// The result codes of a library.
 pub trait Code: Copy {
     /// No failure.
     const SUCCESS: Self;
@@ -79,17 +79,17 @@ impl From<Error> for Failure {
     }
 }
 
-/// The longest message, with the null character behind it.
+/// The bytes of the longest message, with the null character behind it.
 const MOST: usize = 4096;
 
 thread_local! {
-    /// Overwritten where it is: a program may still read what it was given before.
+    /// Overwritten in place: the user may still read through a pointer that was returned before.
     static LAST: [Cell<u8>; MOST] = const { [const { Cell::new(0) }; MOST] };
 }
 
 /// Runs a function's body; no panic passes.
 pub fn guarded<C: Code>(body: impl FnOnce() -> Result<(), Failure>) -> C {
-    // Whatever a panic leaves half done belongs to a communicator, which copes with that itself.
+    // State that a panic leaves half done belongs to a communicator, which handles that itself.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return C::SUCCESS,
         Ok(Err(failure)) => failure,
@@ -102,7 +102,7 @@ pub fn guarded<C: Code>(body: impl FnOnce() -> Result<(), Failure>) -> C {
     C::of(failure.kind)
 }
 
-/// Makes this the thread's last message, cut where it is too long.
+/// Makes this the thread's last message, cut off if it is too long.
 fn keep(message: &str) {
     let mut end = message.len().min(MOST - 1);
     while !message.is_char_boundary(end) {
@@ -125,7 +125,7 @@ pub fn last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-/// The same, as a copy.
+/// A copy of the message of this thread's last failure.
 pub fn last_message() -> String {
     let copy = |last: &[Cell<u8>; MOST]| -> Vec<u8> {
         let bytes = last.iter().map(Cell::get);

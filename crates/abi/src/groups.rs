@@ -1,5 +1,5 @@
-//! Groups: a thread's calls that proceed together, and meetings of ranks that are all this
-//! thread's. Knows calls; does not know their arguments.
+//! Groups: a thread's calls that proceed together, and its meetings with other ranks, which may be
+//! ranks of the same thread. Knows calls; does not know their arguments.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,13 +27,13 @@ struct Group {
     owner: Process,
     /// How many groups are open, one within the other.
     depth: usize,
-    /// In their order, with those that could not begin.
+    /// The calls on host memory in their order, also calls that could not begin.
     calls: Vec<Result<Call, Failure>>,
-    /// Those that are to be enqueued in streams.
+    /// The calls that are to be enqueued in streams.
     enqueued: Vec<Enqueued>,
-    /// By what they must be in order with.
+    /// The meetings that the group's end waits for, by `order`: equal ones run one after the other.
     meetings: BTreeMap<usize, Vec<Meeting>>,
-    /// The same of those that the group does not wait for.
+    /// The meetings that the group's end does not wait for, by `order`.
     background: BTreeMap<usize, Vec<Meeting>>,
 }
 
@@ -43,7 +43,7 @@ enum Call {
     Held(Held),
 }
 
-/// What ranks do together that is no call, such as making a communicator.
+/// Something that ranks do together and that is no call: making a communicator, for instance.
 pub type Meeting = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 /// What goes on when a function returns.
@@ -97,8 +97,8 @@ pub fn end() -> Result<Progress, Failure> {
 }
 
 impl Group {
-    /// Begins what has waited for the end, unless a call could not begin: other ranks may have
-    /// begun nothing either, and this one would wait for them in vain.
+    /// Begins the calls and meetings that have waited for the end, unless a call could not begin:
+    /// then other ranks may have begun nothing either, and this one would wait for them in vain.
     fn end(self) -> Result<Progress, Failure> {
         let is_whole = self.calls.iter().all(Result::is_ok);
         let enqueued = if is_whole {
@@ -108,13 +108,14 @@ impl Group {
         };
         let calls = begin(self.calls, is_whole && enqueued.is_ok());
         let met = if enqueued.is_ok() && calls.iter().all(Result::is_ok) {
-            // First those in the background: others may meet them.
+            // Background meetings come first: the meetings below may wait for them.
             let began = in_background(self.background);
             together(self.meetings).and(began)
         } else {
             Ok(Progress::Done)
         };
-        // All of them: their buffers are the caller's again.
+        // Waits for all calls, also after a failure: afterwards, their buffers are the caller's
+        // again.
         let wait = |call: Result<Started, Failure>| call.and_then(|started| started.wait());
         let outcomes: Vec<_> = calls.into_iter().map(wait).collect();
         let outcome: Result<(), _> = outcomes.into_iter().collect();
@@ -122,7 +123,7 @@ impl Group {
     }
 }
 
-/// Starts held calls up to the first that fails, or none.
+/// Starts held calls up to the first that fails; none unless `all`.
 fn begin(calls: Vec<Result<Call, Failure>>, mut all: bool) -> Vec<Result<Started, Failure>> {
     let begin = |call| match call {
         Ok(Call::Started(started)) => Some(Ok(started)),
@@ -134,7 +135,7 @@ fn begin(calls: Vec<Result<Call, Failure>>, mut all: bool) -> Vec<Result<Started
     calls.into_iter().filter_map(begin).collect()
 }
 
-/// Has ranks meet that may wait for each other: all but the last in threads of their own.
+/// Holds meetings that may wait for each other: all but the last in threads of their own.
 fn together(mut meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<(), Failure> {
     let Some((_, last)) = meetings.pop_last() else {
         return Ok(());
@@ -154,7 +155,7 @@ fn one_by_one(meetings: Vec<Meeting>) -> Result<(), Failure> {
     met.fold(Ok(()), Result::and)
 }
 
-/// Has each rank meet others in a thread of its own, for which nobody waits.
+/// Holds each meeting in a thread of its own, for which nobody waits.
 fn in_background(meetings: BTreeMap<usize, Vec<Meeting>>) -> Result<Progress, Failure> {
     let mut progress = Ok(Progress::Done);
     for own in meetings.into_values() {
@@ -187,11 +188,11 @@ fn spawn<T: Send + 'static>(
     spark_ccl_log::spawn(name, work).map_err(no_thread)
 }
 
-/// Has this rank meet others, at the end of the open group if there is one: beside the group's
-/// other meetings, but for those of the same `order`, which it comes after.
+/// Has this rank meet others: now, or at the end of the open group, beside the group's other
+/// meetings, but after those of the same `order`.
 ///
 /// # Errors
-/// The meeting's, where no group is open.
+/// The meeting's, if no group is open.
 pub fn meet(order: usize, meeting: Meeting) -> Result<(), Failure> {
     let mut meeting = Some(meeting);
     with_group(|group| {
@@ -203,12 +204,12 @@ pub fn meet(order: usize, meeting: Meeting) -> Result<(), Failure> {
     meeting.map_or(Ok(()), attempt)
 }
 
-/// Has this rank meet others in a thread of its own, from the end of the open group on if there is
-/// one: after the group's other such meetings of the same `order`. Returns whether the meeting goes
+/// Has this rank meet others in a thread of its own, from now on, or from the end of the open group
+/// on, after the group's background meetings of the same `order`. Returns whether the meeting goes
 /// on.
 ///
 /// # Errors
-/// No thread can be started, where no group is open.
+/// No group is open, and no thread can be started.
 pub fn meet_in_background(order: usize, meeting: Meeting) -> Result<Progress, Failure> {
     let mut meeting = Some(meeting);
     with_group(|group| {
@@ -221,7 +222,7 @@ pub fn meet_in_background(order: usize, meeting: Meeting) -> Result<Progress, Fa
     in_background(alone.into_iter().collect())
 }
 
-/// Whether this thread has opened one.
+/// Whether this thread has an open group.
 pub fn is_open() -> bool {
     number().is_some()
 }
@@ -232,10 +233,10 @@ pub fn number() -> Option<u64> {
     with_group(|group| group.as_ref().map(|group| group.number)).flatten()
 }
 
-/// An error if this thread has opened one. For functions that wait for other ranks themselves.
+/// An error if this thread has an open group. For functions that wait for other ranks themselves.
 ///
 /// # Errors
-/// It has; the message names the function.
+/// A group is open; the message names the function.
 pub fn must_be_closed(function: &str) -> Result<(), Failure> {
     if !is_open() {
         return Ok(());
@@ -298,7 +299,7 @@ pub unsafe fn hold(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<(), Failure
 /// [`enqueue_untyped`](spark_ccl::Communicator::enqueue_untyped) demands until it has run.
 ///
 /// # Errors
-/// Those of `enqueue_untyped`, where no group is open.
+/// Those of `enqueue_untyped`, if no group is open.
 pub unsafe fn enqueue(
     comm: Arc<dyn Comm>,
     call: UntypedCall,
@@ -317,7 +318,7 @@ pub unsafe fn enqueue(
     call.map_or(Ok(()), |alone| Enqueued::enqueue(&[alone]))
 }
 
-/// Has the open group end with this failure, if there is one.
+/// Has the open group, if there is one, end with this failure.
 pub fn keep_failure(failure: &Failure) {
     if is_open() {
         push(Err(failure.clone()));

@@ -24,7 +24,7 @@ pub struct Table<T: 'static> {
 }
 
 impl<T> Table<T> {
-    /// An empty table of what is called this in messages.
+    /// An empty table. `what` names its objects in messages.
     pub const fn new(what: &'static str) -> Self {
         Self {
             what,
@@ -40,7 +40,7 @@ impl<T> Table<T> {
         handle
     }
 
-    /// Gives the object a handle of the library's choice, which is not 0 and no other object's.
+    /// Gives the object a handle that the library chooses: not 0, and no other object's.
     pub fn insert_at(&self, handle: u64, object: T) -> Arc<T> {
         let object = Arc::new(object);
         let objects = self.objects.get();
@@ -51,13 +51,13 @@ impl<T> Table<T> {
     /// The object, which stays until its last user is done with it.
     ///
     /// # Errors
-    /// It is no handle of this table, or not any more.
+    /// The handle was never one of this table, or has ended.
     pub fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {
         let object = self.objects.get().read().get(&handle).cloned();
         object.ok_or_else(|| self.unknown(handle))
     }
 
-    /// The object, whose handle is none from now on.
+    /// The object. Its handle ends.
     ///
     /// # Errors
     /// Those of [`get`](Self::get).
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(*TABLE.remove(first).unwrap(), 1);
         assert_eq!(*held, 1);
         let third = TABLE.insert(3);
-        // Not even of something of another kind.
+        // Not even in the table of another kind.
         let other = OTHERS.insert(4);
         for stale in [first, 0, other, u64::MAX] {
             assert!(TABLE.get(stale).is_err());

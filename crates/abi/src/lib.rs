@@ -1,7 +1,6 @@
-//! What libraries of spark-ccl for C have in common: handles of their objects ([`handles`]),
-//! checked [`arguments`], calls that are put together ([`draft`]), run later ([`started`],
-//! [`enqueued`]) and in [`groups`], and a guard that turns failures and panics into result codes
-//! ([`failure`]).
+//! The common part of spark-ccl's libraries for C: handles of their objects ([`handles`]), checked
+//! [`arguments`], calls that are assembled ([`draft`]), run later ([`started`], [`enqueued`]) or in
+//! [`groups`], and a guard that turns failures and panics into result codes ([`failure`]).
 //!
 //! Each library has functions, structures and result codes of its own. A group belongs to a thread
 //! and to the library that this is linked into.

@@ -1,4 +1,5 @@
-//! A call in flight, for which a request or a group waits, and one that starts when its group ends.
+//! Calls in flight, for which a request or a group waits, and calls that start when their group
+//! ends.
 
 use std::sync::Arc;
 
@@ -8,9 +9,9 @@ use spark_ccl_log::Mutex;
 use crate::comm::Comm;
 use crate::failure::Failure;
 
-/// A call under way. Its communicator stays until it is done.
+/// A call under way. Its communicator stays until the call is done.
 pub struct Started {
-    /// `None` once somebody waits for it.
+    /// `None` once a thread waits for the call.
     pending: Mutex<Option<Pending<()>>>,
     _comm: Arc<dyn Comm>,
 }
@@ -21,24 +22,24 @@ pub struct Held {
     call: UntypedCall,
 }
 
-/// A call that only its holder can wait for.
+/// A call that only the owner of this value can wait for.
 pub struct Taken(Pending<()>);
 
-/// One of several that is done, and what became of it.
+/// The call that is done, of several, and its result.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its place among them.
+    /// The call's place among them.
     pub place: usize,
-    /// Whether it failed.
+    /// The call's result.
     pub outcome: Result<(), Failure>,
 }
 
 impl Held {
-    /// A checked call.
+    /// Checks a call.
     ///
     /// # Safety
     /// The call's buffers are as [`start_untyped`](spark_ccl::Communicator::start_untyped) demands
-    /// until what is returned was dropped, or the call that it has started is done.
+    /// until the returned value was dropped, or the call that it has started is done.
     ///
     /// # Errors
     /// Those of [`check_untyped`](spark_ccl::Communicator::check_untyped).
@@ -47,7 +48,7 @@ impl Held {
         Ok(Self { comm, call })
     }
 
-    /// Starts it.
+    /// Starts the call.
     ///
     /// # Errors
     /// Those of `start_untyped`.
@@ -63,7 +64,7 @@ impl Started {
     ///
     /// # Safety
     /// The call's buffers are as [`start_untyped`](spark_ccl::Communicator::start_untyped) demands
-    /// until the call is done, also if that is after what is returned was dropped.
+    /// until the call is done, even if the returned value is dropped earlier.
     ///
     /// # Errors
     /// Those of `start_untyped`.
@@ -77,13 +78,13 @@ impl Started {
         })
     }
 
-    /// Whether it is done. Makes progress.
+    /// Whether the call is done. Makes progress.
     pub fn test(&self) -> bool {
-        // Who waits in another thread has taken it.
+        // A thread that waits has taken it.
         self.pending.lock().as_ref().is_some_and(Pending::test)
     }
 
-    /// Waits for it.
+    /// Waits for the call.
     ///
     /// # Errors
     /// The call's, and those of [`take`](Self::take).
@@ -91,7 +92,8 @@ impl Started {
         self.take()?.wait()
     }
 
-    /// Waits until one of several is done, and says which and what became of it; `None` for none.
+    /// Waits until one of several calls is done, and returns its place and result; `None` if `all`
+    /// is empty.
     ///
     /// # Errors
     /// The one that cannot be waited for, and why.
@@ -117,10 +119,10 @@ impl Started {
         Ok(Some(Ended { place, outcome }))
     }
 
-    /// The call itself, which nobody else can wait for any more.
+    /// Takes the call, so that nobody else can wait for it.
     ///
     /// # Errors
-    /// Somebody waits for it.
+    /// Another thread waits for it.
     pub fn take(&self) -> Result<Taken, Failure> {
         let pending = self.pending.lock().take();
         pending.map(Taken).ok_or_else(|| {
@@ -136,7 +138,7 @@ fn put_back(all: &[Arc<Started>], taken: impl IntoIterator<Item = Pending<()>>) 
 }
 
 impl Taken {
-    /// Waits for it.
+    /// Waits for the call.
     ///
     /// # Errors
     /// The call's.
