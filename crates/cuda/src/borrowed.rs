@@ -10,12 +10,12 @@ use crate::current::make_current;
 use crate::stream::{PER_THREAD, is_capturing};
 use crate::{Error, EventPool, checked};
 
-/// Wraps a stream of the program or of another library, given its handle. Null and
-/// `CU_STREAM_LEGACY` are the context's legacy default stream.
+/// Wraps a stream of the user or of another library, given its handle. Null and `CU_STREAM_LEGACY`
+/// are the context's legacy default stream.
 ///
 /// # Safety
-/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that outlives the
-/// value returned, all its clones, and all buffers that were allocated with it.
+/// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that
+/// outlives the value returned, all its clones, and all buffers that were allocated with it.
 ///
 /// # Errors
 /// The stream is of another context, or the per-thread default stream; the driver fails.
@@ -107,7 +107,7 @@ impl CallStream {
         })
     }
 
-    /// Where to enqueue.
+    /// The stream to enqueue in.
     pub fn inner(&self) -> &Arc<CudaStream> {
         &self.inner
     }

@@ -135,8 +135,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Whether its uses in several streams are tracked; otherwise the program orders its streams
-    /// itself.
+    /// Whether uses of the buffer in several streams are tracked; otherwise the user orders the
+    /// streams.
     pub fn is_kept_in_order(&self) -> bool {
         self.is_tracked(self.write)
     }

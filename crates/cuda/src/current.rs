@@ -1,5 +1,5 @@
-//! The context that is current in a thread. Calls of this library change it; a program that has
-//! contexts of its own must not notice.
+//! The context that is current in a thread. Calls of this library change it; users with contexts of
+//! their own must not notice.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -57,9 +57,9 @@ impl Drop for KeptContext {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
         let _ = IS_KEPT.try_with(|kept| kept.set(false));
-        // SAFETY: null means no context. Another one was current when the call began, and only the
-        // program destroys it, which it does not do while it is in this call. Where CUDA was not
-        // even initialised, the call fails, and no context is current either.
+        // SAFETY: null means no context. Any other context was current when the call began, and
+        // only the user destroys it, but not while the user's thread is in this call. If CUDA was
+        // not initialised, the driver only returns an error.
         let _ = unsafe { result::ctx::set_current(before) };
     }
 }

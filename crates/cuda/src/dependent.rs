@@ -100,9 +100,10 @@ impl DependentLaunch {
             count: 1,
         };
         // SAFETY: the configuration and its one attribute have the driver's layout. The driver
-        // copies the parameters, which have that of the kernel's. The memory that they name is
-        // there until the kernel has ended, and no thread uses it before its wait, as this function
-        // requires. The stream and the function are borrowed.
+        // copies the parameters, which have the kernel's layout, as this function requires. The
+        // memory that they name is there until the kernel has ended, and no thread of the kernel
+        // uses it before its wait, as this function requires. The stream and the function are
+        // borrowed.
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,

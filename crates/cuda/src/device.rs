@@ -102,7 +102,7 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
 pub struct Traits {
     /// The compute capability, such as (12, 1).
     pub capability: (i32, i32),
-    /// Whether it shares the memory of the processors.
+    /// Whether the device shares the memory of the processors.
     pub integrated: bool,
     /// Whether the driver claims that other devices reach its memory by dma-buf. On some devices
     /// that is not so.
@@ -186,12 +186,12 @@ pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
     Ok(context)
 }
 
-/// Makes a program's own object of a primary context the one that [`context`] returns while it
-/// exists. If only memory that was [set aside](free_set_aside) has another object, that memory is
-/// freed first, which waits for all kernels of the device.
+/// Makes the user's own object of a primary context the one that [`context`] returns while it
+/// exists. If another object is in use only by memory that was [set aside](free_set_aside), that
+/// memory is freed first, which waits for all kernels of the device.
 ///
 /// # Errors
-/// It is no primary context, or another object of the device's is in use.
+/// It is no primary context, or another object of the device's context is in use.
 pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
     let device = context.ordinal();
     if !context.is_primary() {
@@ -203,7 +203,8 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
     let known = || CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let before = known().get(&device).and_then(Weak::upgrade);
     if before.is_some_and(|before| !Arc::ptr_eq(&before, context) && only_set_aside_has(&before)) {
-        // None of its kernels waits for a peer any more. Not under the lock, as it may take long.
+        // No kernel of that context waits for a peer any more. Not under the lock, as the free may
+        // take long.
         free_set_aside(device);
     }
     let mut known = known();
@@ -228,7 +229,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::PinnedWords;
 
-    /// Excludes other tests of the second device: only one object of its context may be in use.
+    /// Excludes other tests of the second device, since only one object of its context may be in
+    /// use.
     pub(crate) fn second_device() -> MutexGuard<'static, ()> {
         static ALONE: Mutex<()> = Mutex::new(());
         ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -236,7 +238,7 @@ pub(crate) mod tests {
 
     #[test]
     fn one_object_of_a_context_is_in_use() {
-        // Other tests use the first.
+        // Other tests use the first device.
         const DEVICE: usize = 1;
         if !has(Need::Gpus(2)) {
             return;
@@ -253,7 +255,7 @@ pub(crate) mod tests {
         drop(own);
         adopt(&other).unwrap();
         assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &other));
-        // Memory that nothing uses keeps an object; it does not keep another one out.
+        // Memory that nothing uses keeps an object alive, but does not prevent another one.
         let [words, more] = [(); 2].map(|()| PinnedWords::new(&other, 1000).unwrap());
         drop((words, other));
         let next = CudaContext::new(DEVICE).unwrap();

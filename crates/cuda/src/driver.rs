@@ -1,5 +1,5 @@
 //! Loads CUDA's driver, and checks which functions it has. Optional functions are grouped by
-//! [`Feature`]: an old driver loses a feature, not the program.
+//! [`Feature`]: with an old driver a feature is missing, and the rest works.
 
 use std::error::Error as _;
 
@@ -64,9 +64,9 @@ pub enum Feature {
     Pools,
     /// Memory that is mapped, and exported to other processes.
     Mapping,
-    /// Memory of the host that kernels reach, too.
+    /// Memory of the host that the driver allocates, and that kernels reach.
     PinnedMemory,
-    /// Memory that the program has allocated, and that kernels reach once it is registered.
+    /// Memory of the host from elsewhere, which kernels reach once it is registered.
     RegisteredMemory,
     /// Memory of a GPU that the kernels of another reach.
     PeerAccess,
@@ -129,12 +129,13 @@ impl Feature {
 /// # Errors
 /// There is no driver, or it is too old.
 pub fn open() -> Result<(), Error> {
-    // Not a lock: a forked child may lack the thread that holds it. A second look is harmless.
+    // Not a lock: a forked child may lack the thread that holds it. Two threads may look at once,
+    // which is harmless.
     static FOUND: OnceBox<Result<(), Error>> = OnceBox::new();
     let look = || {
         let library = library()?;
         find_all(&library, CORE)?;
-        // It is never unloaded.
+        // Leaked, so that the driver is never unloaded.
         std::mem::forget(library);
         Ok(())
     };
@@ -171,8 +172,8 @@ fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> 
 /// # Safety
 /// The function must have the type `F`, or not be called.
 unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Error> {
-    // SAFETY: the symbol is read as an `F`: the function's own type, or one that is not called, as
-    // this function requires.
+    // SAFETY: the symbol is read as an `F`, which is the function's type, or is not called, as this
+    // function requires.
     let found = unsafe { library.get::<F>(symbol).map(|found| *found) };
     found.map_err(|_| Error::Symbol {
         symbol,
@@ -186,7 +187,7 @@ fn version(library: &Library) -> String {
     let mut version = 0;
     // SAFETY: `Function` is the type of `cuDriverGetVersion` in every version of CUDA.
     if let Ok(ask) = unsafe { library.get::<Function>("cuDriverGetVersion") } {
-        // SAFETY: the driver writes one number to `version`. Where it fails, that stays 0.
+        // SAFETY: the driver writes one number to `version`. If it fails, `version` stays 0.
         let _ = unsafe { ask(&raw mut version) };
     }
     format!("{}.{}", version / 1000, version % 1000 / 10)

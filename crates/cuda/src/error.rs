@@ -45,7 +45,7 @@ pub enum Error {
     Context {
         /// CUDA's device ordinal.
         device: usize,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
     /// A stream that cannot be borrowed.
@@ -53,7 +53,7 @@ pub enum Error {
     Stream {
         /// CUDA's device ordinal.
         device: usize,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
     /// Too much dropped memory waits to be freed: no more is allocated.
@@ -66,9 +66,9 @@ pub enum Error {
     SetAside {
         /// CUDA's device ordinal.
         device: usize,
-        /// How many bytes wait.
+        /// How many bytes wait to be freed.
         bytes: usize,
-        /// How many may.
+        /// How many bytes may wait to be freed.
         most: usize,
     },
     /// Kernels cannot be loaded on a device.
@@ -83,19 +83,19 @@ pub enum Error {
         device: usize,
         /// The device's compute capability.
         capability: String,
-        /// What the source was compiled for.
+        /// The capabilities that the source was compiled for.
         images: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A source has no such kernel.
+    /// A source has no kernel of this name.
     #[error("no kernel {name} in {kernels}: {error}")]
     Kernel {
         /// The kernel.
         name: String,
         /// The source of the kernels.
         kernels: &'static str,
-        /// What the driver says.
+        /// The driver's error.
         error: Box<Error>,
     },
     /// A call of the driver failed.
@@ -109,7 +109,7 @@ pub enum Error {
         device: usize,
         /// CUDA's error number.
         code: u32,
-        /// Its name.
+        /// The name of the error number.
         name: String,
         /// CUDA's description.
         text: String,
@@ -147,7 +147,7 @@ impl Error {
         }
     }
 
-    /// Whether it is an error of a graph capture, not of what ran.
+    /// Whether it is an error of a graph capture, and not of work that ran.
     #[must_use]
     pub fn is_of_a_capture(&self) -> bool {
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.

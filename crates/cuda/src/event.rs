@@ -1,4 +1,4 @@
-//! CUDA's events of a program: the time between two of them, and how one is recorded.
+//! The user's CUDA events: recording one, and the time between two.
 
 use cudarc::driver::{CudaContext, CudaEvent, result, sys};
 

@@ -1,5 +1,5 @@
-//! Memory of the host that is registered with the driver: pinned, and in reach of kernels. Who made
-//! it, and who else maps it, is not known here.
+//! Memory of the host that is registered with the driver: pinned, and in reach of kernels. Does not
+//! know who made it, or who else maps it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub struct HostBlock {
 }
 
 impl HostBlock {
-    /// Registers memory that its owner keeps mapped: whole pages, which nothing else has registered
+    /// Registers memory that `owner` keeps mapped: whole pages, which nothing else has registered
     /// at these addresses.
     ///
     /// # Errors
-    /// The device or the driver cannot register such memory, more would be pinned than may be
-    /// (`ulimit -l`), or the driver fails.
+    /// The device or the driver cannot register memory, the limit of pinned memory (`ulimit -l`) is
+    /// too low, or the driver fails.
     ///
     /// # Safety
     /// There must be this many bytes, mapped for reads and writes, for as long as `owner` lives.
@@ -39,7 +39,8 @@ impl HostBlock {
         let device = make_current(context)?;
         let _relaxed = relaxed(device)?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: the bytes are mapped (this function's contract), and the context is current.
+        // SAFETY: `bytes` bytes are mapped from `start` on, and stay as long as `owner` (this
+        // function's contract), which is dropped only after the registration has ended.
         let status = unsafe { sys::cuMemHostRegister_v2(start.cast(), bytes, flags) };
         checked("cuMemHostRegister", device, status.result())?;
         let mut block = Self {
@@ -53,8 +54,7 @@ impl HostBlock {
             }),
             address: 0,
         };
-        // SAFETY: the driver writes one address to `address`; the memory was registered with the
-        // flag that this needs.
+        // SAFETY: the driver writes one address to `address`, and only looks `start` up.
         let status =
             unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut block.address, start.cast(), 0) };
         checked("cuMemHostGetDevicePointer", device, status.result())?;
@@ -69,12 +69,13 @@ impl HostBlock {
         self
     }
 
-    /// Where it starts for the context's kernels.
+    /// The address of the block for the context's kernels.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// How many bytes of it the kernels of a context reach: none, if it was registered for another.
+    /// How many bytes of the block the kernels of a context reach: none, if it was registered for
+    /// another context.
     pub fn bytes_for(&self, context: &CudaContext) -> usize {
         let is_there = self.memory.context.cu_ctx() == context.cu_ctx();
         if is_there { self.memory.bytes } else { 0 }

@@ -14,7 +14,7 @@ use crate::{Error, checked};
 type GetId = unsafe extern "C" fn(*mut c_void, *mut u64) -> sys::CUresult;
 
 /// The driver's number of a stream: the same for all objects that have its handle. `None` while the
-/// stream captures a graph: the driver then does not tell, and being asked would end the capture.
+/// stream captures a graph: the driver would not tell, and the question would end the capture.
 ///
 /// # Errors
 /// The driver is for CUDA before 12.0, or fails.
@@ -62,14 +62,14 @@ mod tests {
         }
         let context = crate::context(0).unwrap();
         let [one, other] = [(); 2].map(|()| context.new_stream().unwrap());
-        // SAFETY: the stream outlives what borrows it, which is never used for buffers.
+        // SAFETY: the stream outlives `borrowed`, which is never used for buffers.
         let borrowed = unsafe { borrow_stream(&context, one.cu_stream()) }.unwrap();
         let id = |stream: &CudaStream| stream_id(stream).unwrap().unwrap();
         assert_eq!(id(&one), id(&borrowed));
         assert_ne!(id(&one), id(&other));
         let end = EventPool::new(context.clone()).record(&one).unwrap();
         assert!(end.is_in(&one) && end.is_in(&borrowed) && !end.is_in(&other));
-        // A new stream may have the handle of one that has ended, but not its number.
+        // A new stream may get the handle of a stream that has ended, but not its number.
         let before = id(&other);
         drop(other);
         let anew = context.new_stream().unwrap();

@@ -1,5 +1,5 @@
-//! Loads compiled kernels into a context, once each, and finds their functions. Knows the pack's
-//! format only through `pack.rs`.
+//! Loads compiled kernels into a context, once each, and finds their functions. The pack's format
+//! is in `pack.rs`.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -36,8 +36,9 @@ pub struct Images {
     loaded: Mutex<BTreeMap<u64, Module>>,
 }
 
-/// A module, which the driver unloads as its context ends. No one else does: a driver (580.95)
-/// loses 31 KB of the GPU's memory each time that 11 kernels are unloaded and loaded again.
+/// A module, which the driver unloads when its context ends. Nothing here unloads it: a driver
+/// (580.95) loses 31 KB of the GPU's memory each time that 11 kernels are unloaded and loaded
+/// again.
 #[derive(Debug, Clone, Copy)]
 struct Module(sys::CUmodule);
 
@@ -121,7 +122,7 @@ impl Kernels {
         let device = make_current(&self.context)?;
         let _relaxed = relaxed(device)?;
         let function = CString::new(name).unwrap_or_default();
-        // SAFETY: the module stays loaded as long as the context, which `self` has.
+        // SAFETY: the module stays loaded as long as the context, which `self` keeps.
         let function = unsafe { result::module::get_function(self.module.0, function) };
         let function = checked("cuModuleGetFunction", device, function);
         let function = function.map_err(|error| Error::Kernel {
@@ -186,7 +187,7 @@ mod tests {
         if !has(Need::Gpus(1)) {
             return;
         }
-        // The other test's object keeps no errors.
+        // A context object of this test's own, without stored errors of other tests.
         crate::open().unwrap();
         let context = CudaContext::new(0).unwrap();
         context.record_err(Err::<(), _>(cudarc::driver::DriverError(
@@ -209,7 +210,7 @@ mod tests {
                 "{said}"
             );
         }
-        // Another caller's error.
+        // The error of another call is still stored in the context.
         assert!(context.check_err().is_err());
     }
 }

@@ -2,9 +2,9 @@
 //! compiled for several GPUs, and the few operations that cudarc lacks.
 //!
 //! cudarc panics if libcuda, or one of its functions, is missing. [`open`] checks first, and
-//! reports what is missing; nothing calls cudarc before it has succeeded. What an old driver may
-//! lack is a [`Feature`], which is checked where it is used. This crate knows nothing about ranks,
-//! collectives or NCCL.
+//! reports what is missing; nothing calls cudarc before it has succeeded. Functions that an old
+//! driver may lack are a [`Feature`], which is checked where it is used. This crate knows nothing
+//! about ranks, collectives or NCCL.
 //!
 //! cudarc's types are those of one version of CUDA, and it does not build with two. The feature
 //! `cuda-version`, a default, selects 12.4. A program that selects another version in cudarc turns

@@ -5,7 +5,7 @@ use cudarc::driver::sys;
 /// Whether a device can access the memory of another.
 pub(crate) fn reaches(from: usize, to: usize) -> bool {
     let mut can = 0;
-    // SAFETY: the devices are passed as numbers, which the driver checks. It writes one number, to
+    // SAFETY: the devices are numbers, which the driver checks. The driver writes one number, to
     // `can`.
     let status = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from as i32, to as i32) };
     status == sys::CUresult::CUDA_SUCCESS && can != 0

@@ -1,6 +1,6 @@
 //! Memory from `cuMemCreate` (CUDA's virtual memory management): other GPUs of this process reach
-//! it, and other processes can map it by a descriptor. Knows one mapping; who passes descriptors is
-//! not known here.
+//! it, and other processes can map it by a descriptor. Knows single mappings; does not know who
+//! passes descriptors.
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -23,7 +23,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Whether the context's device has such memory, and the driver the functions for it.
+    /// Whether the context's device and its driver support this kind of memory.
     pub(crate) fn is_possible(context: &CudaContext) -> bool {
         use sys::CUdevice_attribute as Attribute;
         let needed = [
@@ -35,7 +35,7 @@ impl Mapping {
     }
 
     /// Maps at least this many bytes of the context's device, for it and all devices that reach it.
-    /// What they hold is not defined. The context must be current.
+    /// Their contents are undefined. The context must be current.
     pub(crate) fn new(context: &CudaContext, bytes: usize) -> Result<Self, Error> {
         let device = context.ordinal();
         let bytes = rounded(context, bytes)?;
@@ -76,7 +76,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Where it starts.
+    /// The address of the mapping.
     pub(crate) fn address(&self) -> u64 {
         self.addresses.start
     }
@@ -98,7 +98,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let Addresses { start, bytes } = self.addresses;
-        // SAFETY: `map` has mapped the whole range, and nothing unmaps it before. The call fails
+        // SAFETY: `map` has mapped the whole range, and only this drop unmaps it. The call fails
         // only if the context has failed, which ends all use of the memory.
         let _ = unsafe { sys::cuMemUnmap(start, bytes) };
     }
@@ -123,7 +123,8 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: `reserve` reserved the range, and what was mapped there was unmapped before.
+        // SAFETY: `reserve` has reserved the range, and a mapping there was unmapped before this
+        // drop.
         let _ = unsafe { sys::cuMemAddressFree(self.start, self.bytes) };
     }
 }
@@ -161,7 +162,7 @@ impl Drop for Memory {
     }
 }
 
-/// A number of bytes, rounded up to what the driver maps.
+/// A number of bytes, rounded up to the driver's granularity.
 fn rounded(context: &CudaContext, bytes: usize) -> Result<usize, Error> {
     let mut step = 0;
     let kind = properties(context);
@@ -171,7 +172,7 @@ fn rounded(context: &CudaContext, bytes: usize) -> Result<usize, Error> {
         unsafe { sys::cuMemGetAllocationGranularity(&raw mut step, &raw const kind, which) };
     let device = context.ordinal();
     checked("cuMemGetAllocationGranularity", device, status.result())?;
-    // An overflow asks for more than there is, which the driver reports.
+    // An overflow becomes the largest size, which the driver refuses.
     let all = usize::MAX / step.max(1) * step.max(1);
     Ok(bytes
         .max(1)
@@ -196,7 +197,7 @@ fn properties(context: &CudaContext) -> sys::CUmemAllocationProp {
     }
 }
 
-/// Whether the context's device has what an attribute asks for.
+/// Whether an attribute of the context's device is set.
 fn has(context: &CudaContext, what: sys::CUdevice_attribute) -> bool {
     attribute(context, what).is_ok_and(|value| value != 0)
 }

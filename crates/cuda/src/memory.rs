@@ -22,7 +22,7 @@ use crate::{Error, Feature, checked, require};
 /// for no kernel.
 #[derive(Debug)]
 pub struct DeviceBlock {
-    /// Dropped in the context.
+    /// Dropped while the context is current.
     memory: ManuallyDrop<Memory>,
     context: Arc<CudaContext>,
 }
@@ -44,8 +44,8 @@ impl DeviceBlock {
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, Error> {
         let block = Self::new(context, bytes)?;
         let stream = OwnStream::new(context)?;
-        // SAFETY: the block has this many bytes, and nothing else has its address. After an error,
-        // it is left set aside for good.
+        // SAFETY: the block has at least `bytes` bytes, and nothing else has its address. After an
+        // error it is leaked, so nothing else ever uses it.
         if let Err(error) = unsafe { stream.fill_zeros(block.address(), bytes) } {
             std::mem::forget(block);
             return Err(error);
@@ -77,8 +77,8 @@ impl DeviceBlock {
     /// the GPU of this context only. Both are the same memory, which stays until both are dropped.
     ///
     /// # Errors
-    /// The descriptor is of no such block, the block has fewer bytes (rounded up to whole pages of
-    /// the GPU), or the driver fails.
+    /// The descriptor is not of an exported block, the block has fewer bytes (rounded up to whole
+    /// pages of the GPU), or the driver fails.
     pub fn import(
         context: &Arc<CudaContext>,
         exported: BorrowedFd<'_>,
@@ -106,7 +106,7 @@ impl DeviceBlock {
         }
     }
 
-    /// Where it starts on its device.
+    /// The block's address on its device.
     pub fn address(&self) -> u64 {
         match &*self.memory {
             Memory::Mapped(mapping) => mapping.address(),
@@ -114,7 +114,7 @@ impl DeviceBlock {
         }
     }
 
-    /// Waits until all that was enqueued in its context has run.
+    /// Waits until everything that was enqueued in the block's context has run.
     ///
     /// # Errors
     /// Something has failed, or a graph is being captured in the context.
@@ -131,7 +131,7 @@ impl Drop for DeviceBlock {
             return;
         };
         let _relaxed = relaxed(device);
-        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        // SAFETY: only this line takes the memory, and `drop` runs once.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }
@@ -165,7 +165,7 @@ pub struct PinnedWords {
     _memory: Reusable,
 }
 
-// SAFETY: it is memory of the process, which any thread may use and free.
+// SAFETY: the words are memory of the process, which any thread may use and free.
 unsafe impl Send for PinnedWords {}
 // SAFETY: a shared reference gives shared references to atomics, and an address.
 unsafe impl Sync for PinnedWords {}
@@ -209,10 +209,10 @@ impl PinnedWords {
         Ok(Self::zeroed(memory, count))
     }
 
-    /// Memory that has room for `count` words.
+    /// Zeroes `count` words in memory that has room for them.
     fn zeroed(memory: Reusable, count: usize) -> Self {
         let start: *mut AtomicU64 = ptr::with_exposed_provenance_mut(memory.start as usize);
-        // SAFETY: the memory has room for `count` numbers, and nothing else uses it.
+        // SAFETY: the memory has room for `count` words, and nothing else uses it.
         unsafe { start.write_bytes(0, count) };
         Self {
             start,
@@ -223,30 +223,29 @@ impl PinnedWords {
 
     /// The words, as this process sees them.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: there are `count` numbers, which were set to 0. They live as long as `self`;
-        // both this process and kernels change them only atomically.
+        // SAFETY: `zeroed` has set `count` words from `start` on to 0. They live as long as `self`,
+        // and both this process and kernels change them only atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
     }
 
-    /// Their bytes, for calls of the operating system.
+    /// The words' bytes, for calls of the operating system.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.count * size_of::<AtomicU64>();
-        // SAFETY: there are this many bytes, which were set to 0. They live as long as `self`. This
-        // borrow is the only reference of the process to them, and no kernel uses them meanwhile: a
-        // kernel is started by unsafe code only, which must not let it run while the bytes are
-        // borrowed (this type's documentation).
+        // SAFETY: `zeroed` has set these `bytes` bytes to 0. They live as long as `self`. This
+        // borrow is the only reference of the process to them, and no kernel uses them meanwhile:
+        // only unsafe code starts kernels, and this type's documentation forbids it to let one run
+        // while the bytes are borrowed.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut().cast(), bytes) }
     }
 
-    /// Where they start for the kernels of a device.
+    /// The address of the words for the kernels of a device.
     ///
     /// # Errors
     /// The driver fails.
     pub fn address_for(&self, context: &CudaContext) -> Result<u64, Error> {
         let device = make_current(context)?;
         let mut address = 0;
-        // SAFETY: the driver writes one address to `address`; the memory was allocated with the
-        // flag that this needs.
+        // SAFETY: the driver writes one address to `address`, and only looks the words' address up.
         let status = unsafe {
             sys::cuMemHostGetDevicePointer_v2(&raw mut address, self.start.cast_mut().cast(), 0)
         };

@@ -45,8 +45,8 @@ fn header(pack: &[u8]) -> Option<([u32; 4], &[u8])> {
     Some((header, rest))
 }
 
-/// The image for a device: the cubin for the closest capability that it runs, or the PTX for the
-/// latest capability that it supports.
+/// The image for a device: the cubin for the closest capability that the device runs, or else the
+/// PTX for the latest capability that it supports.
 pub(crate) fn choose<'a>(images: &[Image<'a>], device: Capability) -> Option<Image<'a>> {
     let runs = images.iter().filter(|image| image.runs_on(device));
     runs.max_by_key(|image| (!image.is_ptx, image.target))
@@ -58,7 +58,7 @@ impl Image<'_> {
         self.target <= device && (self.is_ptx || self.target.0 == device.0)
     }
 
-    /// The image as the driver takes it; `None` if it is damaged.
+    /// The image in the form that the driver takes; `None` if it is damaged.
     pub(crate) fn unpack(&self) -> Option<Vec<u8>> {
         let image = decompress_to_vec_zlib_with_limit(self.packed, self.len).ok()?;
         (image.len() == self.len).then_some(image)

@@ -9,14 +9,14 @@ use crate::{Error, Feature, checked, require};
 /// How a GPU's kernels reach memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// It is the GPU's own.
+    /// The memory is the GPU's own.
     Own,
-    /// Over `NVLink`, or another connection with all native atomic operations. `PCIe` has some of
-    /// them at most, which the driver does not count.
+    /// Over `NVLink`, or another connection with all native atomic operations. (`PCIe` has only
+    /// some of them.)
     Link,
     /// Over `PCIe`.
     Pcie,
-    /// It does not.
+    /// The GPU does not reach the memory.
     None,
 }
 

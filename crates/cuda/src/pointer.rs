@@ -1,4 +1,4 @@
-//! Looks addresses up in the driver: whose memory they are in, and how far it reaches.
+//! Looks addresses up in the driver: in which device's memory they are, and where that memory ends.
 
 use cudarc::driver::{CudaContext, sys};
 
@@ -6,7 +6,7 @@ use crate::current::make_current;
 use crate::driver::open;
 use crate::{Error, checked};
 
-/// The device whose memory an address is in, by CUDA's number; `None` where the driver knows of no
+/// The device whose memory an address is in, by CUDA's number; `None` if the driver knows of no
 /// memory there. Pinned and managed memory have the device of the context that they were allocated
 /// in. Allowed while a graph is captured.
 ///
@@ -15,8 +15,8 @@ use crate::{Error, checked};
 pub fn device_of(context: &CudaContext, address: u64) -> Result<Option<usize>, Error> {
     let device = make_current(context)?;
     let mut ordinal = 0_i32;
-    // SAFETY: this attribute is one `int`, which the driver writes to `ordinal`. It only looks the
-    // address up.
+    // SAFETY: this attribute is one `int`, which the driver writes to `ordinal`. The driver only
+    // looks the address up.
     let status = unsafe {
         sys::cuPointerGetAttribute(
             (&raw mut ordinal).cast(),
@@ -31,8 +31,8 @@ pub fn device_of(context: &CudaContext, address: u64) -> Result<Option<usize>, E
     Ok(usize::try_from(ordinal).ok())
 }
 
-/// Whether an address is in memory of a device, which the CPU cannot read; no where there is no
-/// driver, or the program has not begun to use it. Needs no context.
+/// Whether an address is in memory of a device, which the CPU cannot read. Also false if there is
+/// no driver, or the process has not begun to use the driver. Needs no context.
 pub fn is_device_only(address: u64) -> bool {
     use sys::CUpointer_attribute::{
         CU_POINTER_ATTRIBUTE_IS_MANAGED as MANAGED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE as TYPE,
@@ -43,8 +43,8 @@ pub fn is_device_only(address: u64) -> bool {
     }
     let ask = |attribute| {
         let mut answer = 0_u64;
-        // SAFETY: these attributes are at most 4 bytes, which the driver writes to `answer`. It
-        // only looks the address up.
+        // SAFETY: these attributes have at most 4 bytes, which the driver writes to `answer`. The
+        // driver only looks the address up.
         let status =
             unsafe { sys::cuPointerGetAttribute((&raw mut answer).cast(), attribute, address) };
         (status == sys::CUresult::CUDA_SUCCESS).then_some(answer)
@@ -54,9 +54,9 @@ pub fn is_device_only(address: u64) -> bool {
 }
 
 /// How many of `bytes` bytes from an address on are memory of the context's device: one allocation,
-/// or mappings that follow each other. The address itself is [of that device](device_of). Addresses
-/// that are only reserved, or that the device may not access, end it. Allowed while a graph is
-/// captured.
+/// or mappings that follow each other. The address itself is [of that device](device_of). The
+/// memory ends before addresses that are only reserved, or that the device may not access. Allowed
+/// while a graph is captured.
 ///
 /// # Errors
 /// The driver fails.
@@ -78,8 +78,8 @@ pub fn bytes_from(context: &CudaContext, address: u64, bytes: u64) -> Result<u64
 /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE` would not do: for mapped memory it tells how much is reserved.
 fn end_of_range(device: usize, address: u64) -> Result<Option<u64>, Error> {
     let (mut start, mut bytes) = (0, 0);
-    // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. It only looks
-    // the address up.
+    // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. The driver
+    // only looks the address up.
     let status = unsafe { sys::cuMemGetAddressRange_v2(&raw mut start, &raw mut bytes, address) };
     match status {
         sys::CUresult::CUDA_ERROR_NOT_FOUND | sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),

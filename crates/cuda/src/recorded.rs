@@ -1,4 +1,4 @@
-//! Events from a pool, each of which is recorded once.
+//! Events from a pool. Each is recorded once.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,8 +10,8 @@ use crate::ids::stream_id;
 use crate::stream::{relaxed, wait_for};
 use crate::{Error, checked};
 
-/// How many events a pool creates at once. Each call that is enqueued and has not run needs one:
-/// created singly, most would be created while a program's first calls are timed.
+/// How many events a pool creates at once. Each call that is enqueued and has not run needs one. If
+/// they were created singly, a benchmark's first timed calls would create most of them.
 const TOGETHER: usize = 64;
 
 /// The events of a context. The driver takes longer to create an event than to record one.
@@ -31,11 +31,12 @@ pub struct RecordedEvent {
     event: ManuallyDrop<Event>,
     pool: Arc<EventPool>,
     stream: Weak<CudaStream>,
-    /// The driver's number of the stream, unless that captured a graph, or the driver has none.
+    /// The driver's number of the stream. `None` if the stream captured a graph, or the driver has
+    /// no numbers.
     id: Option<u64>,
     /// The driver's handle of the stream.
     handle: usize,
-    /// How many events the pool had recorded before.
+    /// How many events the pool had recorded before this one.
     place: u64,
 }
 
@@ -78,8 +79,8 @@ impl EventPool {
             place: *count,
         };
         *count += 1;
-        // SAFETY: `recorded` owns the event, which is destroyed with it at the earliest. The stream
-        // is borrowed, so it exists.
+        // SAFETY: `recorded` owns the event, so it has not been destroyed. The stream is borrowed,
+        // so it exists.
         let status = unsafe { result::event::record(recorded.event.0, stream.cu_stream()) };
         checked("cuEventRecord", device, status)?;
         Ok(recorded)
@@ -92,7 +93,7 @@ impl EventPool {
             return Ok(event);
         }
         let event = Event::new(device)?;
-        // If more are refused, this call still has its own.
+        // If the driver refuses more events, this call still has the first one.
         let more: Vec<_> = (1..TOGETHER)
             .map_while(|_| Event::new(device).ok())
             .collect();
@@ -106,8 +107,8 @@ impl Drop for EventPool {
         let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
         for Event(event) in idle.drain(..) {
             // SAFETY: the driver created the event, only the pool has it, and the pool keeps its
-            // context alive. Streams that wait for it continue to wait. The call fails only if the
-            // context has failed, which frees its events.
+            // context alive. Streams that wait for the event continue to wait. The call fails only
+            // if the context has failed, which frees its events.
             let _ = unsafe { result::event::destroy(event) };
         }
     }
@@ -140,25 +141,26 @@ impl RecordedEvent {
         complete.or_else(|error| error.is_of_a_capture().then_some(true).ok_or(error))
     }
 
-    /// Whether it was recorded in this stream: then whatever is enqueued there now runs after it.
+    /// Whether the event was recorded in this stream: then everything that is enqueued there from
+    /// now on runs after it.
     pub fn is_in(&self, stream: &Arc<CudaStream>) -> bool {
-        // The `Weak` keeps the address from being reused. A stream of another library is another
-        // object in each call.
+        // The `Weak` keeps the object's address from being reused. A stream of another library gets
+        // a new object in each call.
         let is_it = |id| stream_id(stream).is_ok_and(|other| other == Some(id));
         std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream)) || self.id.is_some_and(is_it)
     }
 
-    /// Whether it is certain to come after `other`: both are of the same pool and stream, and it
-    /// was recorded later.
+    /// Whether this event is certain to come after `other`: both are of the same pool and stream,
+    /// and this one was recorded later.
     pub fn follows(&self, other: &Self) -> bool {
         self.stream.ptr_eq(&other.stream)
             && Arc::ptr_eq(&self.pool, &other.pool)
             && self.place > other.place
     }
 
-    /// Whether both are of the same pool and of streams with the same handle, and it was recorded
-    /// later. It then comes after `other`, unless that stream was destroyed since, with work in it,
-    /// and the driver has given its handle to a new one.
+    /// Whether both are of the same pool and of streams with the same handle, and this event was
+    /// recorded later. It then comes after `other`, unless the stream of `other` was destroyed with
+    /// work in it, and the driver has given its handle to a new stream.
     pub fn succeeds(&self, other: &Self) -> bool {
         self.handle == other.handle
             && Arc::ptr_eq(&self.pool, &other.pool)
@@ -178,10 +180,10 @@ impl RecordedEvent {
 
 impl Drop for RecordedEvent {
     fn drop(&mut self) {
-        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        // SAFETY: only this line takes the event, and `drop` runs once.
         let event = unsafe { ManuallyDrop::take(&mut self.event) };
-        // Streams that wait for it wait for what was recorded when their wait was enqueued, so it
-        // can be recorded again.
+        // Streams that wait for the event wait for the record that was there when their wait was
+        // enqueued, so the event can be recorded again.
         let idle = &self.pool.idle;
         idle.lock()
             .unwrap_or_else(PoisonError::into_inner)

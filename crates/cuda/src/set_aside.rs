@@ -2,10 +2,10 @@
 //!
 //! `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` wait for all kernels of a GPU. Meanwhile
 //! no thread can launch there, record or create events, create streams, copy or allocate (measured
-//! on H200). If one of these kernels waits for a peer whose thread is held up so, both wait for
-//! ever. So dropping memory only sets it aside, which calls no driver; [`free_set_aside`] frees it,
-//! and is to be called while no kernel may wait for a peer. Later allocations take what is set
-//! aside.
+//! on H200). If one of these kernels waits for a peer whose thread is held up in this way, both
+//! wait for ever. So dropping memory only sets it aside, without calling the driver.
+//! [`free_set_aside`] frees it, and must be called while no kernel can wait for a peer. Later
+//! allocations reuse memory that is set aside.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::current::make_current;
 use crate::stream::relaxed;
 use crate::{Error, checked};
 
-/// How memory was made, and so how it is freed.
+/// How memory was made, which decides how it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// By `cuMemAlloc`.
@@ -31,8 +31,8 @@ pub(crate) enum Kind {
     Registered,
 }
 
-/// Memory of one of these kinds. It is set aside when it is dropped: nothing may use it any more
-/// then.
+/// Memory of one of these kinds, which is set aside when this is dropped. Nothing may use it after
+/// that.
 #[derive(Debug)]
 pub(crate) struct Reusable(ManuallyDrop<Unused>);
 
@@ -43,13 +43,13 @@ pub(crate) struct Unused {
     pub(crate) kind: Kind,
     pub(crate) start: u64,
     pub(crate) bytes: usize,
-    /// Whether it counts as set aside: not if another registration has it, too.
+    /// Whether the memory counts as set aside. It does not if it is registered elsewhere, too.
     pub(crate) counts: bool,
-    /// What keeps registered memory mapped.
+    /// The object that keeps registered memory mapped.
     pub(crate) owner: Option<Box<dyn Owner>>,
 }
 
-/// What keeps memory mapped as long as it lives.
+/// An object that keeps memory mapped as long as it lives.
 pub(crate) trait Owner: Any + Send + Sync + Debug {}
 
 impl<T: Any + Send + Sync + Debug> Owner for T {}
@@ -68,7 +68,7 @@ impl Reusable {
         Self(ManuallyDrop::new(memory))
     }
 
-    /// Notes that another registration has it, too.
+    /// Notes that the memory is registered elsewhere, too.
     pub(crate) fn count_not(&mut self) {
         self.0.counts = false;
     }
@@ -95,7 +95,7 @@ impl Deref for Reusable {
 
 impl Drop for Reusable {
     fn drop(&mut self) {
-        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        // SAFETY: only this line takes the memory, and `drop` runs once.
         let unused = unsafe { ManuallyDrop::take(&mut self.0) };
         all().insert(unused.key(), unused);
     }
@@ -112,8 +112,8 @@ impl Unused {
         let start = std::ptr::without_provenance_mut(self.start as usize);
         let freed = make_current(&self.context).and_then(|device| {
             let _relaxed = relaxed(device)?;
-            // SAFETY: the memory was made so in this context. Its owner has dropped it when nothing
-            // used it any more, and nobody else has it.
+            // SAFETY: the memory was made in this context in the way that `kind` says. `Reusable`
+            // was dropped when nothing used the memory any more, and nothing else has it.
             let freed = unsafe {
                 match self.kind {
                     Kind::Device => result::free_sync(self.start),
@@ -124,14 +124,14 @@ impl Unused {
             checked("cuMemFree", device, freed)
         });
         if freed.is_err() {
-            // The context has failed, which ends all use. What keeps the memory mapped stays, as
-            // the driver may still know of it.
+            // The context has failed, which ends all use of the memory. The owner is leaked, since
+            // the driver may still have the memory registered.
             std::mem::forget(self.owner);
         }
     }
 }
 
-/// How many bytes of a context are set aside, each counted once.
+/// How many bytes of a context are set aside. Memory that is registered twice counts once.
 pub fn set_aside_bytes(context: &CudaContext) -> usize {
     let own = context.cu_ctx().addr();
     let all = all();
@@ -144,7 +144,7 @@ pub fn set_aside_bytes(context: &CudaContext) -> usize {
         .sum()
 }
 
-/// Whether only memory that is set aside, and the caller, use a context's object.
+/// Whether a context's object is used only by memory that is set aside, and by the caller.
 pub(crate) fn only_set_aside_has(context: &Arc<CudaContext>) -> bool {
     let all = all();
     let has = |unused: &&Unused| Arc::ptr_eq(&unused.context, context);
@@ -176,7 +176,8 @@ pub fn devices_with_memory_set_aside() -> Vec<usize> {
 }
 
 /// Frees memory that is set aside on a device. Waits for all kernels that run there, and meanwhile
-/// holds up all threads that use the device: none of these kernels may wait for such a thread.
+/// holds up all threads that use the device: none of these kernels may wait for one of these
+/// threads.
 pub fn free_set_aside(device: usize) {
     let unused: Vec<_> = {
         let mut all = all();
@@ -228,7 +229,7 @@ mod tests {
         assert!(all.all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
         drop(others);
         assert_eq!(set_aside_bytes(&context), (1001 + 499) * 8);
-        // What is set aside keeps the context's object in use.
+        // Memory that is set aside keeps the context's object in use.
         drop(words);
         free_set_aside(DEVICE);
         assert_eq!(set_aside_bytes(&context), 0);
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&owner), 2);
         free_set_aside(DEVICE);
         assert_eq!(Arc::strong_count(&owner), 1);
-        // SAFETY: it was allocated by this layout, and nothing uses it.
+        // SAFETY: the memory was allocated with this layout, and nothing uses it any more.
         unsafe { std::alloc::dealloc(start, layout) };
     }
 }

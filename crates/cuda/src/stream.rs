@@ -43,9 +43,9 @@ pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// The driver's number of the graph capture that a stream takes part in: all its streams have the
-/// same, and no other capture ever has it. `None` if the stream captures nothing, or the driver
-/// (before CUDA 11.3) does not tell.
+/// The driver's number of the graph capture that a stream takes part in: all streams of a capture
+/// have the same number, and no other capture ever gets it. `None` if the stream captures nothing,
+/// or the driver (before CUDA 11.3) does not tell.
 ///
 /// # Errors
 /// The driver fails.
@@ -111,8 +111,8 @@ pub fn counted_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Err
     checked("cuStreamCreate", device, made)
 }
 
-/// Calls cudarc without the error that it has stored for its next call, and would return as this
-/// call's.
+/// Calls cudarc without the stored error of an earlier call, which cudarc would return from this
+/// one.
 pub(crate) fn apart<R>(context: &CudaContext, call: impl FnOnce() -> R) -> R {
     let kept = context.check_err();
     let result = call();
@@ -159,7 +159,7 @@ impl OwnStream {
         checked("cuStreamSynchronize", device, status)
     }
 
-    /// Sets bytes of device memory to zero, and waits until they are.
+    /// Sets bytes of device memory to zero, and waits for that.
     ///
     /// # Safety
     /// `to` must be the start of this many bytes of device memory, which nothing else uses; after
@@ -169,7 +169,7 @@ impl OwnStream {
     /// The driver fails.
     pub(crate) unsafe fn fill_zeros(&self, to: u64, bytes: usize) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // The captures of other threads must not make the wait fail.
+        // Without this, captures of other threads would make the wait fail.
         let _relaxed = relaxed(device)?;
         // SAFETY: `to` is the start of `bytes` bytes of device memory, which nothing else uses,
         // after an error for good (this function's contract). The stream is destroyed only in
@@ -180,7 +180,7 @@ impl OwnStream {
     }
 
     /// Copies values to device memory, and waits for the copy. If the wait fails, the copy may
-    /// still run: it never uses the values themselves, but a copy of them that is then leaked.
+    /// still run: it never uses the values themselves, only a copy of them, which is then leaked.
     ///
     /// # Safety
     /// `to` must be the start of device memory that is at least as long as the values, and that
@@ -190,14 +190,14 @@ impl OwnStream {
     /// The driver fails.
     pub unsafe fn write<T: Copy>(&self, mut to: u64, values: &[T]) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // A failed wait is costly, so the captures of other threads must not make it fail.
+        // Without this, captures of other threads would make the wait fail, which leaks memory.
         let _relaxed = relaxed(device)?;
         for part in values.chunks(per_piece::<T>()) {
             let piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: what is left of the device memory is at least as long as what is left of the
-            // values, and nothing else uses it, after an error for good: this function requires
-            // that. The piece is freed only after the wait for its copy has succeeded. `self`
-            // destroys the stream only in `drop`.
+            // SAFETY: the rest of the device memory is at least as long as the rest of the values,
+            // and nothing else uses it, after an error for good, as this function requires. The
+            // piece is freed only after the wait for its copy has succeeded. `self` destroys the
+            // stream only in `drop`.
             let status =
                 unsafe { result::memcpy_htod_async(to, &piece[..], self.stream.cu_stream()) };
             checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())?;
@@ -217,17 +217,17 @@ impl OwnStream {
     /// The driver fails.
     pub unsafe fn begin_write<T: Copy>(&self, to: u64, values: &'static [T]) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // Neither must it break the captures of other threads.
+        // Without this, the copy would break captures of other threads.
         let _relaxed = relaxed(device)?;
         // SAFETY: the device memory is long enough until the copy has run (this function's
-        // contract). The values live for ever. The stream is destroyed only in `drop`, and what is
-        // enqueued still runs then.
+        // contract). The values live for ever. The stream is destroyed only in `drop`, after which
+        // enqueued work still runs.
         let status = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
         checked("cuMemcpyHtoDAsync", device, status)
     }
 
     /// Copies values from device memory, and waits for the copy. If the wait fails, the copy may
-    /// still run: it never uses the values themselves, but other memory that is then leaked.
+    /// still run: it never uses the values themselves, only other memory, which is then leaked.
     ///
     /// # Safety
     /// `from` must be the start of device memory that is at least as long as the values, and that
@@ -237,14 +237,14 @@ impl OwnStream {
     /// The driver fails.
     pub unsafe fn read<T: Copy>(&self, mut from: u64, values: &mut [T]) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // A failed wait is costly, so the captures of other threads must not make it fail.
+        // Without this, captures of other threads would make the wait fail, which leaks memory.
         let _relaxed = relaxed(device)?;
         for part in values.chunks_mut(per_piece::<T>()) {
             let mut piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: what is left of the device memory is at least as long as what is left of the
-            // values, nothing writes it, after an error for good, and its bytes are valid values of
-            // `T`: this function requires that. The piece is freed only after the wait for its copy
-            // has succeeded. `self` destroys the stream only in `drop`.
+            // SAFETY: the rest of the device memory is at least as long as the rest of the values,
+            // nothing writes it, after an error for good, and its bytes are valid values of `T`, as
+            // this function requires. The piece is freed only after the wait for its copy has
+            // succeeded. `self` destroys the stream only in `drop`.
             let status =
                 unsafe { result::memcpy_dtoh_async(&mut piece[..], from, self.stream.cu_stream()) };
             checked("cuMemcpyDtoHAsync", device, status).and(self.synchronize())?;
@@ -316,8 +316,8 @@ fn exchange(device: usize, mut mode: sys::CUstreamCaptureMode) -> Result<Relaxed
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        // Forgotten, so that its drop does not switch the mode again. The call fails only if every
-        // call does.
+        // The new guard is forgotten, so that its drop does not switch the mode again. The call
+        // fails only if every call does.
         let _ = exchange(self.device, self.before).map(std::mem::forget);
     }
 }
