@@ -18,19 +18,20 @@ pub struct Call {
     /// How elements are reduced, if they are.
     pub op: ReduceOp,
     /// This rank's factor, for [`ReduceOp::PreMulSum`]: the bits of an element, in the lowest
-    /// bytes; or where it is in memory.
+    /// bytes; or the factor's address.
     pub factor: u64,
-    /// Whether the factor is in memory, from which the kernel reads it.
+    /// Whether `factor` is the address of the factor, which the kernel reads.
     pub is_factor_in_memory: bool,
     /// The root's rank, if there is one.
     pub root: usize,
-    /// The elements of the shorter buffer: a block, where the other one has one for each rank.
+    /// The elements of the shorter buffer. If the other buffer has a block for each rank, this one
+    /// is a block.
     pub count: usize,
     /// Where the input starts. In place, the shorter buffer is this rank's block of the other one.
     pub input: u64,
     /// Where the output starts.
     pub output: u64,
-    /// Whether the program has passed one buffer.
+    /// Whether the caller has passed a single buffer.
     pub in_place: bool,
     /// The words that must be equal on all ranks; otherwise all fail with [`Error::Mismatch`].
     pub words: [u64; 2],
@@ -90,7 +91,7 @@ impl Call {
         self.is_factor_in_memory && self.op == ReduceOp::PreMulSum && self.operation.reduces()
     }
 
-    /// The bytes of a factor in memory; 0 of one that is here.
+    /// The bytes of a factor in memory; 0 if the call has the factor itself.
     pub(crate) fn factor_bytes(&self) -> u64 {
         if self.has_factor_in_memory() {
             self.dtype.size() as u64

@@ -9,7 +9,7 @@ pub enum Error {
     /// A call of the driver failed.
     #[error(transparent)]
     Cuda(#[from] spark_ccl_cuda::Error),
-    /// There can be no such slots.
+    /// Slots cannot have this shape.
     #[error(transparent)]
     Slots(#[from] spark_ccl_slots::Error),
     /// A call of the driver failed when some kernels of a call had been launched, and others not.
@@ -18,7 +18,7 @@ pub enum Error {
     /// A number of ranks for which there are no kernels.
     #[error("{ranks} ranks; the kernels are for 1 to {}", crate::MAX_RANKS)]
     Ranks {
-        /// How many.
+        /// How many ranks.
         ranks: usize,
     },
     /// Descriptors that are not those of the peers.
@@ -40,9 +40,9 @@ pub enum Error {
          given"
     )]
     HostScratch {
-        /// How many bytes of it the rank's GPU reaches.
+        /// How many bytes of the memory the rank's GPU reaches.
         given: usize,
-        /// How many it needs.
+        /// How many bytes the scratch needs.
         needed: usize,
     },
     /// There is no kernel for an operation.
@@ -79,7 +79,7 @@ pub enum Error {
         /// The operation.
         operation: Operation,
     },
-    /// A peer called something else.
+    /// A peer made a different call.
     #[error(
         "rank {rank} does not agree with rank {peer} in operation {operation}: it has signed {:#x} \
          {:#x}, and rank {peer} {:#x} {:#x}; all ranks must make the same calls in the same order",
@@ -128,10 +128,10 @@ pub enum Error {
         peer: usize,
         /// How long it waited.
         seconds: f64,
-        /// Which of its warps; of a message, which strand.
+        /// Which warp of the rank; for a message, which strand.
         warp: u16,
-        /// For which of this warp's rounds, in all operations; of a message, for which of the
-        /// strand's batches.
+        /// Which of this warp's rounds, counted over all operations; for a message, which batch of
+        /// the strand.
         round: u32,
     },
     /// The host did nothing for a kernel within the patience.
@@ -145,7 +145,7 @@ pub enum Error {
         /// How long it waited.
         seconds: f64,
     },
-    /// The program ended the waits.
+    /// The host ended the waits.
     #[error(
         "rank {rank} was told to stop while it waited for rank {peer} (warp {warp}, round {round})"
     )]
@@ -154,12 +154,12 @@ pub enum Error {
         rank: usize,
         /// The rank for which it waited.
         peer: usize,
-        /// Which of its warps.
+        /// Which warp of the rank.
         warp: u16,
-        /// For which of this warp's rounds, in all operations.
+        /// Which of this warp's rounds, counted over all operations.
         round: u32,
     },
-    /// The program ended the waits while nothing waited.
+    /// The host ended the waits while no kernel waited.
     #[error("rank {rank} was told to stop; make a new communicator")]
     Ended {
         /// The rank.
@@ -168,7 +168,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error of a launch that comes after this many others of the same operation.
+    /// The error of a launch, after this number of successful launches of the same operation.
     pub(crate) fn after(self, launches: usize) -> Self {
         match self {
             Self::Cuda(error) if launches > 0 => Self::InPart(error),

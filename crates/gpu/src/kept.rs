@@ -1,4 +1,4 @@
-//! What kernels use until they have run.
+//! Memory that kernels use until they have run.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -28,9 +28,9 @@ impl<P: Settles> Kept<P> {
             return Err((self, error));
         }
         let mut ended = ManuallyDrop::new(self);
-        // SAFETY: `ended` is neither used nor dropped after this, so its parts are dropped once.
-        // No kernel uses them: none runs, as they have just settled, and who has them has given
-        // them up, so none is launched.
+        // SAFETY: `ended` is neither used nor dropped after this, so its parts are dropped once. No
+        // kernel uses them: `settle` has just waited for all, and the caller has passed the parts
+        // by value, so none is launched.
         unsafe { ManuallyDrop::drop(&mut ended.0) };
         Ok(())
     }
@@ -46,11 +46,11 @@ impl<P: Settles> Deref for Kept<P> {
 
 impl<P: Settles> Drop for Kept<P> {
     fn drop(&mut self) {
-        // Otherwise a kernel may still use them.
+        // If it fails, a kernel may still use the parts.
         if self.0.settle().is_ok() {
-            // SAFETY: `end` does not drop what it has taken the parts of, and `drop` runs once. No
-            // kernel uses them: none runs, as they have just settled, and none is launched of what
-            // is being dropped.
+            // SAFETY: `end` forgets the value whose parts it drops, and `drop` runs once, so the
+            // parts are dropped once. No kernel uses them: `settle` has just waited for all, and
+            // nothing launches kernels on a value that is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.0) };
         }
     }

@@ -39,8 +39,8 @@ struct Passing {
 }
 
 impl Kernels {
-    /// Loads all kernels at once: loading one later would wait for running kernels, which may wait
-    /// for it.
+    /// Loads all kernels at once: loading a kernel later would wait for running kernels, which may
+    /// wait for it.
     pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, Error> {
         let [kernels, messages] = [IMAGES.load(context)?, MESSAGES.load(context)?];
         let functions = Kernel::ALL.map(|kernel| kernels.function(kernel.name()));

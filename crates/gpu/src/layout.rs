@@ -12,14 +12,14 @@ const SLOT_OF_PACKETS: usize = 512;
 const SLOT_OF_LINES: usize = 2048;
 const SIGNATURES: usize = 2 * MAX_RANKS * 32;
 
-/// The bytes of what each warp of a rank has done: three numbers of 64 bits.
+/// The bytes of `Rounds`, for all warps of a rank: three numbers of 64 bits for each.
 pub(crate) const ROUNDS_BYTES: usize = WARPS * 3 * 8;
-/// The bytes of `State`, which has a line of its own.
+/// The bytes of `State`, which has a cache line of its own.
 pub(crate) const STATE_BYTES: usize = 128;
-/// Where `State::ended` is.
+/// The offset of `State::ended`.
 pub(crate) const ENDED: u64 = 12;
 
-/// The bytes of a rank that its peers write: signatures, and slots.
+/// The bytes of a rank's scratch that its peers write: signatures, and slots.
 pub(crate) const fn shared_bytes(ranks: usize) -> usize {
     SIGNATURES + WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES)
 }

@@ -1,40 +1,39 @@
 //! Collectives between the GPUs of a host, by kernels of this library.
 //!
-//! A kernel's warps push what they have into the scratch memory of the peers' GPUs, with flags in
-//! the data, and wait for what the peers push: there are no barriers, no calls of the host, and
+//! A kernel's warps push their data into the scratch memory of the peers' GPUs, with flags in the
+//! data, and wait for the data of the peers: there are no barriers, no calls of the host, and
 //! buffers may be anywhere. `kernels/` has the protocols; their headers also compile for a host,
 //! where `tests/host.rs` runs them with threads.
 //!
 //! - [`Plan::new`] says which kernel an operation takes, and on how large a grid. It is a pure
 //!   function of what all ranks know.
 //! - [`Scratch::new`] sets a rank's memory aside, and [`Scratch::export`] gives a descriptor of it,
-//!   which the program passes to a peer: a process or a thread, on the same GPU or on another one.
+//!   which the caller passes to a peer: a process or a thread, on the same GPU or on another one.
 //! - [`Member::join`] maps the peers' scratch, and loads the kernels. Ranks share nothing else.
 //! - GPUs of a host that do not reach each other's memory have their scratch in memory of the host:
 //!   [`Scratch::in_host`], [`Member::join_in_host`].
 //! - [`Member::enqueue`] launches an operation in a stream, or captures it into a graph.
-//! - [`Member::pass`] does so with [messages](Message) between pairs, which take no part of other
-//!   ranks.
+//! - [`Member::pass`] does so with [messages](Message) between pairs, in which other ranks take no
+//!   part.
 //! - [`Member::check`] says whether an operation has failed, and because of which peer.
-//! - [`Stage`] is for ranks that share no memory: kernels pass what they have to the host, and take
+//! - [`Stage`] is for ranks that share no memory: kernels pass their data to the host, and take
 //!   results from it.
-//! - [`Slots`] are for such ranks, too: kernels fill slots, the host carries these to the other
-//!   ranks, and kernels reduce there.
+//! - [`Slots`] are also for ranks that share no memory: kernels fill slots, the host carries these
+//!   to the other ranks, and kernels reduce there.
 //!
-//! **Ranks agree.** In each operation, ranks compare what they have signed: [`Call::words`]. If a
-//! peer has called something else, a rank fails, and names both. So does the receiver of a message
-//! of another type or length.
+//! **Ranks agree.** In each operation, ranks compare [`Call::words`], which they have signed. If a
+//! peer has made a different call, a rank fails, and names both calls. So does the receiver of a
+//! message of another type or length.
 //!
 //! **Nothing hangs.** Kernels look at the clock, and at the host's memory, once in many polls. A
 //! wait ends when the [patience](Member::set_patience) is over, or when [`Member::abort`] was
-//! called. The rank's scratch is no longer in step then: later operations do nothing but return the
-//! error.
+//! called. The rank's scratch is no longer in step then: later operations only return the error.
 //!
-//! **Bits.** All ranks have the same. Ranks are combined in their order; floats of less than 32
-//! bits are computed in 32, and rounded once, at the end. For a mean, floats are multiplied by
-//! 1/ranks, in the bits that they are computed in, before they are added; integers are divided at
-//! the end. Before a sum with factors, each rank's elements are multiplied by its own, and rounded.
-//! NaN and zeros are as in `spark-ccl-compute`.
+//! **Bits.** Results have the same bits on all ranks. Ranks are combined in their order; floats of
+//! less than 32 bits are computed in 32, and rounded once, at the end. For a mean, floats are
+//! multiplied by 1/ranks, in the bits that they are computed in, before they are added; integers
+//! are divided at the end. Before a sum with factors, each rank's elements are multiplied by its
+//! own, and rounded. NaN and zeros are as in `spark-ccl-compute`.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod call;

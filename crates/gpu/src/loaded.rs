@@ -1,8 +1,8 @@
-//! Loads the kernels of all ways at once, whichever way comes first.
+//! Loads the kernels of all transports at once, whichever transport comes first.
 //!
-//! The driver loads none before all kernels that run on the GPU have ended (measured on an H200,
-//! driver 580). One of these may wait for a rank whose thread loads another way's kernels, for the
-//! next communicator.
+//! The driver loads a kernel only when all running kernels of the GPU have ended (measured on an
+//! H200, driver 580). A running kernel may wait for a rank whose thread loads the kernels of
+//! another transport, for its next communicator.
 
 use std::sync::Arc;
 

@@ -37,13 +37,13 @@ impl Mailbox {
         Ok([start, start + FAILURE])
     }
 
-    /// Ends all waits of the kernels, for good. Whether this is the first time.
+    /// Ends all waits of the kernels, for good. Returns whether this is the first time.
     pub(crate) fn abort(&self) -> bool {
         // Relaxed: kernels read nothing else that this thread has written before.
         self.words.words()[ABORT].swap(1, Ordering::Relaxed) == 0
     }
 
-    /// Bounds waits, also those that have begun.
+    /// Bounds waits, also waits that have begun.
     pub(crate) fn set_patience(&self, patience: Duration) {
         // Relaxed: kernels read nothing else that this thread has written before.
         self.words.words()[PATIENCE].store(nanoseconds(patience), Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Mailbox {
     pub(crate) fn failure_of(&self, rank: usize) -> Option<Error> {
         let words = self.words.words();
         let failure = Failure::read(&words[LINE..]).map(|failure| failure.of_rank(rank));
-        // Relaxed: nothing else is read that depends on it.
+        // Relaxed: no other read depends on it.
         let is_ended = words[ABORT].load(Ordering::Relaxed) != 0;
         failure.or_else(|| is_ended.then_some(Error::Ended { rank }))
     }
@@ -99,7 +99,7 @@ impl Failure {
     fn read(words: &[AtomicU64]) -> Option<Self> {
         // Acquire pairs with the kernel's `release_long` of the first word, which it writes last.
         let what = words[0].load(Ordering::Acquire);
-        // Relaxed: they were written before the first word.
+        // Relaxed: the kernel wrote them before the first word.
         let word = |place: usize| words[place].load(Ordering::Relaxed);
         let [reason, peer, ..] = what.to_le_bytes();
         let (number, own, theirs) = (word(1), [word(3), word(4)], [word(5), word(6)]);

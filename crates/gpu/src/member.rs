@@ -62,7 +62,7 @@ struct Parts {
     /// Mapped as long as kernels write there.
     _peers: Vec<Peer>,
     mailbox: Mailbox,
-    /// Made when the rank joins, as the driver may wait for kernels while it makes one.
+    /// Made when the rank joins, since the driver may wait for kernels while it makes a stream.
     ending: OwnStream,
 }
 
@@ -85,8 +85,8 @@ impl Peer {
 impl Member {
     /// Maps the peers' scratch for this rank's GPU, and loads and warms up all kernels.
     ///
-    /// `peers` has, by rank, what each peer has [exported](Scratch::export), and `None` in this
-    /// rank's own place. The patience is 30 s.
+    /// `peers` has, by rank, the descriptor that each peer has [exported](Scratch::export), and
+    /// `None` in this rank's own place. The patience is 30 s.
     ///
     /// # Errors
     /// A peer's scratch is missing, is for fewer ranks, or is out of this GPU's reach, there are no
@@ -105,8 +105,8 @@ impl Member {
         Self::of_mapped(rank, own, mapped, settings)
     }
 
-    /// The same where all scratch is [in the host's memory](Scratch::in_host): `peers` has that of
-    /// the others, which this rank has registered for its own GPU.
+    /// As [`join`](Self::join), with all scratch [in the host's memory](Scratch::in_host): `peers`
+    /// has the scratch of the others, which this rank has registered for its own GPU.
     ///
     /// # Errors
     /// A peer's scratch is missing, too short, or registered for another GPU, there are no kernels
@@ -157,9 +157,9 @@ impl Member {
     fn warm_up(&self) -> Result<(), Error> {
         let context = self.parts.own.context();
         let stream = &self.parts.ending;
-        // The captures of other threads must not make the wait fail.
+        // Without this, captures of other threads would make the wait fail.
         let _relaxed = relaxed(make_current(context)?)?;
-        // A rank that is alone signs nothing, and waits for nobody.
+        // As the only rank, it signs nothing, and waits for nobody.
         let arguments = Arguments {
             member: MemberLayout {
                 rank: 0,
@@ -259,7 +259,7 @@ impl Member {
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
-    /// As for `enqueue`; or the plan is for another operation, or beyond the limits.
+    /// Those of `enqueue`; or the plan is for another operation, or beyond the limits.
     pub unsafe fn enqueue_as(
         &self,
         plan: Plan,
@@ -282,8 +282,8 @@ impl Member {
         };
         let kernels = &self.parts.kernels;
         // SAFETY: the kernel is launched as `layout.h` says: the peers' scratch is that of this
-        // communicator's ranks, the buffers are as long as the call says and left to it, this
-        // rank's operations run one after the other, all ranks make the call by this plan, and
+        // communicator's ranks, the buffers are as long as the call says and used by nothing else,
+        // this rank's operations run one after the other, all ranks make the call by this plan, and
         // their kernels can run at the same time. This function requires all of that. The member
         // has all other memory that the arguments name, and frees it only after the kernels that
         // run have ended: nobody launches others once it is dropped.
@@ -301,8 +301,8 @@ impl Member {
     /// take no part.
     ///
     /// A kernel has room for 120 messages. More are passed by several kernels, one after the other,
-    /// each with the next 60 / r messages of each pair and direction, for r ranks. So they complete
-    /// if each peer passes its messages together as well, or waits for nothing else.
+    /// each with the next 60 / r messages of each pair and direction, for r ranks. So the messages
+    /// complete if each peer also passes its messages together, or waits for nothing else.
     ///
     /// # Safety
     /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
@@ -340,7 +340,7 @@ impl Member {
     /// driver, and waits for nothing.
     ///
     /// # Errors
-    /// One has: why, and because of which peer.
+    /// An operation has failed: why, and because of which peer.
     pub fn check(&self) -> Result<(), Error> {
         self.parts
             .mailbox
@@ -351,8 +351,8 @@ impl Member {
     /// Ends this rank's waits, for good. Kernels that begin after this, in graphs, too, do nothing.
     /// The peers wait until their own patience is over, or until they are aborted, too.
     ///
-    /// Where the driver takes longer than 0.2 s to tell the GPU, a kernel may still begin
-    /// meanwhile; and where it fails, no kernel runs any more.
+    /// If the driver takes longer than 0.2 s to tell the GPU, a kernel may still begin after this
+    /// has returned. If the driver fails, no kernel runs any more.
     pub fn abort(&self) {
         if self.parts.mailbox.abort() {
             let _ = self.parts.own.end_kernels(&self.parts.ending);

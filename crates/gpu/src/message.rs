@@ -31,7 +31,7 @@ pub enum MessageDirection {
 }
 
 impl Message {
-    /// The index of its flow among all that there may be.
+    /// The index of its flow among all possible flows.
     fn flow(&self) -> usize {
         2 * self.peer + self.way as usize
     }
@@ -44,9 +44,9 @@ impl Message {
     }
 }
 
-/// The launches that pass some messages together: one, if it has room for them. Otherwise launch k
-/// has the next messages of each flow, and the number of messages of a flow depends only on the
-/// number of ranks. Both ends of a message count in the same way, so launch k of each rank only
+/// The launches that pass some messages together: one, if it has room for them. Otherwise each
+/// launch has the next messages of each flow, and how many a flow has in a launch depends only on
+/// the number of ranks. Both ends of a message count in the same way, so launch k of each rank only
 /// needs launches up to k of the others.
 #[derive(Debug)]
 pub(crate) struct Launches<'a> {
@@ -184,8 +184,8 @@ impl Launch {
 }
 
 impl Launch {
-    /// The argument of its kernel, with room for `MESSAGES` messages, at most `MANY`. The launch
-    /// has no more.
+    /// The argument of the launch's kernel, with room for `MESSAGES` messages: no fewer than the
+    /// launch has, and at most `MANY`.
     pub(crate) fn layout<const MESSAGES: usize>(
         &self,
         member: MemberLayout,

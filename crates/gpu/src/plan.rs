@@ -1,5 +1,5 @@
-//! Chooses an operation's kernel and grid: a pure function of what all ranks know, so that all
-//! launch the same.
+//! Chooses an operation's kernel and grid: a pure function of data that all ranks know, so that all
+//! choose the same.
 
 use spark_ccl_types::Operation;
 
@@ -26,9 +26,9 @@ pub enum Kernel {
     SideBySidePackets,
     /// Concatenates what ranks send, with lines.
     SideBySideLines,
-    /// Reduces between two ranks, one of which leads, with lines.
+    /// Reduces between two ranks, of which one leads, with lines.
     LedReduction,
-    /// Concatenates what two ranks send, one of which leads, with lines.
+    /// Concatenates what two ranks send, of which one leads, with lines.
     LedSideBySide,
     /// Reduces, by one shot, with quads.
     OneShotQuads,
@@ -60,7 +60,7 @@ impl Protocol {
     }
 }
 
-/// What a kernel does with the batches.
+/// How a kernel uses the batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     OneShot,
@@ -69,7 +69,7 @@ pub(crate) enum Shape {
 }
 
 impl Kernel {
-    /// All of them, in the order of their numbers.
+    /// All kernels, in the order of their numbers.
     pub const ALL: [Self; 11] = [
         Self::OneShotPackets,
         Self::OneShotLines,
@@ -101,7 +101,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it passes data over such a wire.
+    /// Whether the kernel works over a wire.
     pub const fn fits(self, wire: Wire) -> bool {
         match self.protocol() {
             Protocol::Packets => true,
@@ -110,7 +110,7 @@ impl Kernel {
         }
     }
 
-    /// Whether it is for this many ranks.
+    /// Whether the kernel is for this number of ranks.
     pub const fn takes(self, ranks: usize) -> bool {
         ranks == 2 || !self.is_led()
     }
@@ -119,7 +119,7 @@ impl Kernel {
         matches!(self, Self::LedReduction | Self::LedSideBySide)
     }
 
-    /// Whether it does an operation.
+    /// Whether the kernel does an operation.
     pub const fn does(self, operation: Operation) -> bool {
         match operation {
             Operation::AllReduce => !matches!(self.shape(), Shape::SideBySide),
@@ -173,9 +173,9 @@ pub struct Limits {
 /// The connection between the GPUs of all ranks, as far as it decides how data is passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wire {
-    /// Anything by which they reach each other's memory.
+    /// Any connection by which they reach each other's memory.
     Any,
-    /// Ways that do not tear lines: within a GPU, or over `NVLink`.
+    /// A connection that does not tear lines: within a GPU, or over `NVLink`.
     Whole,
     /// Pinned memory of the host, which all of them reach over `PCIe`.
     Host,
@@ -188,13 +188,13 @@ pub struct Plan {
     pub kernel: Kernel,
     /// How many CTAs its grid has.
     pub ctas: u32,
-    /// How many threads each of these has.
+    /// How many threads each CTA has.
     pub threads: u32,
 }
 
 impl Plan {
-    /// The plan of an operation in which this many bytes go from a rank to another. `None` if there
-    /// is no kernel for the operation, or for this many ranks.
+    /// The plan of an operation in which each rank sends `bytes` bytes to each other one. `None` if
+    /// there is no kernel for the operation, or for this number of ranks.
     ///
     /// ```
     /// use spark_ccl_gpu::{Kernel, Limits, Plan, Wire};
@@ -241,8 +241,8 @@ impl Plan {
         }
     }
 
-    /// The grid of a kernel: few warps a CTA while there are CTAs left. One in which a rank leads
-    /// has the same for all lengths, since its warps count what all of them have done.
+    /// The grid of a kernel: few warps in each CTA, as long as there are CTAs left. A kernel in
+    /// which a rank leads has the same grid for all lengths, since its warps share one count.
     pub fn of(kernel: Kernel, bytes: u64, ranks: usize, limits: Limits) -> Self {
         let words = bytes.div_ceil(8);
         let parts = match kernel.shape() {
@@ -307,18 +307,18 @@ impl Wire {
 const WARPS_OF_SMALL_CTA: u64 = 4;
 /// Above this many bytes to all peers together, data goes in lines, if it can.
 const PACKETS: u64 = 64 << 10;
-/// Above this many, an `all_reduce` of three ranks and more goes in two shots.
+/// Above this many bytes, an `all_reduce` of three ranks and more goes in two shots.
 const TWO_SHOTS: u64 = 256 << 10;
 const TWO_SHOTS_PACKETS: u64 = 1 << 20;
-/// Above this many, data goes through the host in quads.
+/// Above this many bytes, data goes through the host in quads.
 const HOST_PACKETS: u64 = 8 << 10;
-/// Above this many, one of two ranks leads. Measured on two H100: at 2 MiB that takes 21 % longer,
-/// at 4 MiB 2 % less, at 8 MiB 6 %, at 16 MiB 13 %.
+/// Above this many bytes, one of two ranks leads. Measured on two H100: at 2 MiB that takes 21 %
+/// longer, at 4 MiB 2 % less time, at 8 MiB 6 % less, at 16 MiB 13 % less.
 const LED: u64 = 4 << 20;
 /// With fewer CTAs, the follower's waits are not hidden.
 const LED_CTAS: u32 = 24;
-/// Up to this many between two ranks, more CTAs would only take multiprocessors from other kernels:
-/// on two H100, 24 take as long as 32 from 128 KiB to 4 MiB.
+/// Up to this many bytes between two ranks, more CTAs would only take multiprocessors from other
+/// kernels: on two H100, 24 CTAs take as long as 32 from 128 KiB to 4 MiB.
 const NARROW: u64 = 4 << 20;
 const NARROW_CTAS: u32 = 24;
 
@@ -365,7 +365,7 @@ pub(crate) mod tests {
             let parts = if plan.kernel.shape() == Shape::TwoShots { ranks as u64 } else { 1 };
             let batches = bytes.div_ceil(8).div_ceil(parts).div_ceil(plan.kernel.protocol().batch());
             prop_assert!(u64::from(plan.ctas) <= batches.max(1));
-            // More bytes take no fewer threads of the same kernel.
+            // With more bytes, the same kernel has no fewer threads.
             let twice = Plan::of(plan.kernel, bytes.saturating_mul(2), ranks, limits);
             prop_assert!(twice.ctas >= plan.ctas);
         }

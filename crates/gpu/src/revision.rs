@@ -4,11 +4,11 @@ use spark_ccl_slots::ALIKE;
 
 use crate::slots::SETTINGS;
 
-/// A hash of all that ranks must have alike: ranks with equal ones have the same kernels, slots and
-/// plans. Others would wait for batches that are never sent.
+/// A hash of the kernels, slots and plans, which must be the same on all ranks: ranks with
+/// different ones would wait for batches that are never sent.
 pub const REVISION: u32 = with(SETTINGS);
 
-/// The number of these sources with such settings of slots.
+/// The revision of these sources with these settings of slots.
 const fn with(settings: [u64; SETTINGS.len()]) -> u32 {
     let mut hash = 0x811c_9dc5;
     hash = hashed(hash, include_bytes!("../kernels/manifest.json"));

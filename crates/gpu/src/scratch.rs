@@ -12,22 +12,22 @@ use crate::Error;
 use crate::channels::{CHANNEL_BYTES, COUNTS_BYTES, Places};
 use crate::layout::{ENDED, MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
 
-/// A rank's memory that its peers write to: on its GPU, or, where they do not reach that, in the
+/// A rank's memory that its peers write to: on its GPU, or, if they do not reach that, in the
 /// host's memory.
 ///
-/// Peers map what was [exported](Self::export). The memory stays until all of them, too, have
-/// unmapped it, so that a rank may end while its peers' kernels still write there.
+/// Peers map it by the [exported](Self::export) descriptor. The memory stays until all peers, too,
+/// have unmapped it, so that a rank may end while its peers' kernels still write there.
 #[derive(Debug)]
 pub struct Scratch {
     area: Area,
-    /// The memory of its own kernels alone, on its GPU: behind what peers write there, or all of
-    /// the block.
+    /// The block on the rank's GPU with the memory of its own kernels: behind the memory that peers
+    /// write, if that is here, too.
     own: DeviceBlock,
     context: Arc<CudaContext>,
     ranks: usize,
 }
 
-/// The memory that peers write.
+/// Where the memory is that peers write.
 #[derive(Debug)]
 enum Area {
     /// The beginning of the rank's own block.
@@ -36,7 +36,7 @@ enum Area {
 }
 
 impl Scratch {
-    /// Allocates the memory of one of this many ranks (14 MiB for each rank), and waits until it is
+    /// Allocates a rank's memory (14 MiB for each of the `ranks` ranks), and waits until it is
     /// zero.
     ///
     /// # Errors
@@ -45,8 +45,8 @@ impl Scratch {
         Self::with(context, ranks, Area::Device, Self::bytes(ranks))
     }
 
-    /// The same for GPUs that do not reach each other: peers write this memory of the host, which
-    /// is zero and at least [as long as needed](Self::bytes_in_host).
+    /// As [`new`](Self::new), for GPUs that do not reach each other: peers write this memory of the
+    /// host, which is zero and at least [as long as needed](Self::bytes_in_host).
     ///
     /// # Errors
     /// There are too few or too many ranks, the memory is too short or was registered for another
@@ -85,12 +85,12 @@ impl Scratch {
         Ok(self.own.export()?)
     }
 
-    /// How much memory one of this many ranks needs on its GPU.
+    /// How much memory a rank needs on its GPU.
     pub fn bytes(ranks: usize) -> usize {
         shared_bytes(ranks) + own_bytes(ranks) + ranks * CHANNEL_BYTES
     }
 
-    /// How much host memory one of this many ranks needs, where peers write that.
+    /// How much host memory a rank needs, if peers write that.
     pub fn bytes_in_host(ranks: usize) -> usize {
         shared_bytes(ranks) + ranks * CHANNEL_BYTES
     }
@@ -109,7 +109,7 @@ impl Scratch {
         }
     }
 
-    /// Where the numbers of rounds and the state are.
+    /// The addresses of the numbers of rounds, and of the state.
     pub(crate) fn private(&self) -> [u64; 2] {
         let before = match self.area {
             Area::Device => shared_bytes(self.ranks),
@@ -119,7 +119,7 @@ impl Scratch {
         [rounds, rounds + ROUNDS_BYTES as u64]
     }
 
-    /// Where the channels are: at the end of what peers write.
+    /// Where the channels are: at the end of the memory that peers write.
     pub(crate) fn channels(&self) -> Places {
         let before = match self.area {
             Area::Device => shared_bytes(self.ranks) + own_bytes(self.ranks),
@@ -132,8 +132,8 @@ impl Scratch {
         }
     }
 
-    /// Makes kernels that begin later do nothing, by a copy in a stream that has nothing else: copy
-    /// engines do not wait for kernels. Waits until it is done, but not for long.
+    /// Makes kernels that begin later do nothing, by a copy in a stream of its own, for which copy
+    /// engines do not wait for kernels. Waits for the copy, but not for long.
     pub(crate) fn end_kernels(&self, stream: &OwnStream) -> Result<(), Error> {
         const SOON: Duration = Duration::from_millis(200);
         const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -157,14 +157,13 @@ impl Scratch {
         self.ranks
     }
 
-    /// Waits until all that was enqueued in the GPU's context has run.
+    /// Waits until everything that was enqueued in the GPU's context has run.
     pub(crate) fn settle(&self) -> Result<(), Error> {
         Ok(self.own.settle()?)
     }
 }
 
-/// Whether memory of the host has room for the scratch of one of this many ranks, in reach of a
-/// GPU.
+/// Checks that memory of the host has room for a rank's scratch, in reach of a GPU.
 pub(crate) fn check_host(
     context: &CudaContext,
     ranks: usize,
@@ -177,7 +176,7 @@ pub(crate) fn check_host(
     Ok(())
 }
 
-/// What only the rank's own kernels use: rounds, state, and what they have counted of each channel.
+/// The bytes that only the rank's own kernels use: rounds, state, and counts of each channel.
 const fn own_bytes(ranks: usize) -> usize {
     ROUNDS_BYTES + STATE_BYTES + ranks * COUNTS_BYTES
 }

@@ -30,7 +30,7 @@ impl Kernels {
         })
     }
 
-    /// The one of a plan.
+    /// The kernel of a plan.
     pub(crate) fn of(&self, plan: &Plan) -> &Function {
         match (plan.kernel, plan.form) {
             (Kernel::Packets, _) => &self.packets,

@@ -25,8 +25,8 @@ use crate::{Call, Error, Stage, loaded};
 const LANES: u32 = 8;
 const DEPTH: usize = 8;
 const PAYLOAD: usize = 64 << 10;
-/// The settings that all ranks must have alike: otherwise they would fill slots that others do not
-/// have, or one would fill slots where another rings for pieces.
+/// The settings that must be the same on all ranks: otherwise a rank would fill slots that others
+/// do not have, or that another rank replaces by pieces.
 pub(crate) const SETTINGS: [u64; 9] = [
     LANES as u64,
     DEPTH as u64,
@@ -40,7 +40,7 @@ pub(crate) const SETTINGS: [u64; 9] = [
 ];
 /// The words of `Journal`.
 const JOURNAL: usize = 4;
-/// Where `State::failed` is.
+/// The offset of `State::failed`.
 const FAILED: u64 = 8;
 /// The patience until [`Slots::set_patience`] is called.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -65,7 +65,7 @@ struct Parts {
     mailbox: Mailbox,
     journal: PinnedWords,
     state: DeviceBlock,
-    /// Its count of operations is the kernels' other half of a call's number.
+    /// Kept for its count of operations: kernels add it to their own for the number of a call.
     _stage: Arc<Stage>,
     streams: Streams,
     context: Arc<CudaContext>,
@@ -74,11 +74,11 @@ struct Parts {
 /// A rank's calls through slots, as its kernels report them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calls {
-    /// How many have begun.
+    /// How many calls have begun.
     pub begun: u64,
-    /// How many have ended.
+    /// How many calls have ended.
     pub ended: u64,
-    /// [`Call::words`] of the last one that has begun.
+    /// [`Call::words`] of the last call that has begun.
     pub words: [u64; 2],
 }
 
@@ -95,16 +95,16 @@ unsafe impl Memory for Pinned {
 }
 
 impl Slots {
-    /// Shorter calls never go through slots, unless they go by packets.
+    /// The bytes from which on calls may go through slots; shorter ones may go by packets.
     pub const FROM: u64 = 64 << 10;
-    /// The shortest slots of longer calls that are as fast as others, in bytes: where ranks share
-    /// memory, and over links, where each is a message.
+    /// The shortest slots that are as fast as longer ones, in bytes: where ranks share memory, and
+    /// over links, where each slot is a message.
     pub const LEAST: [u64; 2] = [16 << 10, 64 << 10];
-    /// Shorter blocks are not faster through slots than by pieces, nor are longer ones of an
+    /// The shortest blocks that are faster through slots than by pieces, and the longest ones of an
     /// `all_gather`, in bytes.
     pub const FASTER: [u64; 2] = [128 << 10, 8 << 20];
-    /// The number of the rule by which longer calls go through slots. Raise it with each change of
-    /// the rule: ranks that follow different ones would wait for each other.
+    /// The number of the rule that decides which calls go through slots. Raise it with each change
+    /// of the rule: ranks with different rules would wait for each other.
     pub(crate) const RULE: u64 = 4;
 
     /// Whether there are kernels for this many ranks.
@@ -112,17 +112,17 @@ impl Slots {
         (2..=MAX_RANKS).contains(&ranks)
     }
 
-    /// The depth of lanes, up to 8, whose slots for data to and from another rank take at most
-    /// `bytes`; 0 where there is no room for any.
+    /// The depth of lanes, up to 8, with which the slots for data to and from another rank take at
+    /// most `bytes`; 0 if there is no room for a slot.
     pub fn depth_within(bytes: usize, ctas: u32) -> usize {
         (bytes / (2 * lanes(ctas) * PAYLOAD)).min(DEPTH)
     }
 
-    /// Reserves host memory for one of 2 to 8 ranks, and loads and warms up the kernels. The rank's
+    /// Reserves host memory for a rank (of 2 to 8), and loads and warms up the kernels. The rank's
     /// other operations go through `stage`: both together have one order, which ranks compare.
     /// Operations take up to `ctas` CTAs, never more than 8, with lanes of this depth. Slots have
-    /// at least `least` bytes, unless the call is shorter. All ranks must have the same values of
-    /// these. The patience is 30 s.
+    /// at least `least` bytes, unless the call is shorter. All ranks must pass the same values. The
+    /// patience is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -185,19 +185,19 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Tells the kernels where the boxes are, launches them for nothing, and waits: what the driver
-    /// does at the first launch may wait for kernels that run, and these may wait for a peer.
+    /// Tells the kernels where the boxes are, launches them without work, and waits: the driver's
+    /// work at the first launch may wait for running kernels, and these may wait for a peer.
     fn warm_up(&self, boxes: &[Boxes]) -> Result<(), Error> {
         let context = &self.parts.context;
         let stream = OwnStream::new(context)?;
-        // The captures of other threads must not make the wait fail.
+        // Without this, captures of other threads would make the wait fail.
         let _relaxed = relaxed(make_current(context)?)?;
         let plan = self.plan(Operation::AllReduce, 0);
         let mut nothing = self.nothing(&plan);
         let (grid, failed) = ([1, plan.threads(0)], self.member.state + FAILED);
-        // SAFETY: the state and the boxes' addresses are there, and only these kernels use them,
-        // which do nothing after a failure. If the driver fails, the slots are dropped, which waits
-        // for what runs, or leaves all for good.
+        // SAFETY: the state and the boxes' addresses are in memory that `self` owns and that only
+        // these kernels use; with `failed` set, they read nothing else. If the driver fails, the
+        // drop of the slots waits for running kernels, or leaks the memory.
         unsafe {
             stream.write(self.member.boxes, boxes)?;
             stream.write(failed, &[1_u32])?;
@@ -231,15 +231,16 @@ impl Slots {
         Plan::new(operation, bytes, self.ranks(), self.shape, self.least)
     }
 
-    /// Which calls kernels have begun and ended. Once one has ended, all that its kernel has
-    /// written to lanes is there. Packets may come later: each says by itself that it has come.
+    /// Which calls kernels have begun and ended. Once a call has ended, everything that its kernel
+    /// has written to lanes is there. Packets may come later: each shows by itself that it has
+    /// come.
     pub fn calls(&self) -> Calls {
         let word = |place: usize| &self.parts.journal.words()[place];
         // Acquire pairs with the kernels' fences in `Slots::tell` and `PacketExchange::begin`.
         let ended = word(1).load(Ordering::Acquire);
-        // Kernels may say both at once.
+        // A kernel may write both between these two loads.
         let begun = word(0).load(Ordering::Acquire).max(ended);
-        // Relaxed: of this call, or of one that has begun since.
+        // Relaxed: the words of this call, or of one that has begun since.
         let words = [2, 3].map(|place| word(place).load(Ordering::Relaxed));
         Calls {
             begun,
@@ -260,7 +261,7 @@ impl Slots {
         let lanes = boxes().flat_map(|[outbox, inbox]| {
             let count =
                 |of: &PostBox, lane, counter| of.counter(lane, counter).load(Ordering::Relaxed);
-            // Relaxed: nothing else is read on its account.
+            // Relaxed: no other read depends on it.
             (0..self.shape.lanes()).map(move |lane| {
                 count(outbox, lane, Counter::Sent) + count(inbox, lane, Counter::Consumed)
             })
@@ -311,9 +312,9 @@ impl Slots {
         } = &*self.parts;
         // SAFETY: the kernel's parameter has this layout. The buffers are as long as the call says,
         // nothing else uses them until it has run, and this rank's operations run one after the
-        // other: this function requires that. The slots have all other memory that the arguments
-        // name, and free it only after the kernels that run have ended: nobody launches others once
-        // they are dropped.
+        // other, as this function requires. The slots own all other memory that the arguments name.
+        // Their drop frees that only after all kernels have ended, and nobody can launch one any
+        // more.
         streams.launch(stream, || unsafe {
             launch_in(
                 stream,

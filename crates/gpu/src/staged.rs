@@ -3,16 +3,16 @@
 //! A kernel copies pieces of its input to slots in the host's memory and rings for each; a thread
 //! of the host takes the pieces in their order ([`Stage::rung`]), does the operation on them by
 //! whatever reaches the other ranks, and answers ([`Stage::answer`]); the kernel copies the results
-//! to its output. What is to be done with a piece stands beside it in the host's memory, and pieces
-//! are numbered in the GPU's memory: so graphs may be launched any number of times, and no call of
-//! the driver is in between.
+//! to its output. The host's memory also has a description of each piece, and pieces are numbered
+//! in the GPU's memory: so graphs may be launched any number of times, and the host needs no call
+//! of the driver.
 //!
-//! Where the buffers are themselves memory of the host, it does the operation on them
+//! If the buffers are themselves memory of the host, the host does the operation on them
 //! ([`Stage::enqueue_on_buffers`]): the kernel rings once, with their addresses, and copies
 //! nothing.
 //!
 //! A wait of the kernel ends when the host ends it ([`Stage::abort`]), or does no piece for the
-//! length of the patience. What has no answer by then is not copied to the output.
+//! length of the patience. A piece without an answer is not copied to the output.
 
 mod cut;
 mod host;
@@ -42,7 +42,7 @@ use crate::{Call, Error, Message, loaded};
 const THREADS: u64 = 512;
 /// The lanes of a warp.
 const LANES: u64 = 32;
-/// What a thread copies at once, in bytes.
+/// How many bytes a thread copies at once.
 const WORD: u64 = 16;
 
 /// A rank's way to the host: slots in the host's memory, and the kernel that passes pieces through
@@ -71,9 +71,9 @@ struct Parts {
 }
 
 impl Stage {
-    /// Reserves host memory for one of this many ranks, and loads and warms up the kernels.
-    /// Operations take up to `ctas` CTAs, and never more than 8; messages one for each peer and
-    /// direction. The patience is 30 s.
+    /// Reserves host memory for a rank, and loads and warms up the kernels. Operations take up to
+    /// `ctas` CTAs, and never more than 8; messages one for each peer and direction. The patience
+    /// is 30 s.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -110,12 +110,12 @@ impl Stage {
         self.parts.host.bytes()
     }
 
-    /// Launches the kernels for nothing, and waits: what the driver does at the first launch may
-    /// wait for kernels that run, and these may wait for a peer.
+    /// Launches the kernels without work, and waits: the driver's work at the first launch may wait
+    /// for running kernels, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
         let context = &self.parts.context;
         let stream = OwnStream::new(context)?;
-        // The captures of other threads must not make the wait fail.
+        // Without this, captures of other threads would make the wait fail.
         let _relaxed = relaxed(make_current(context)?)?;
         let Kernels {
             operations,
@@ -127,9 +127,9 @@ impl Stage {
         };
         let mut posting = Launch::default().posting(self.messages);
         let (grid, failed) = ([1, LANES as u32], self.operations.failed);
-        // SAFETY: the state is there, and only these kernels use it, which do nothing after a
-        // failure. If the driver fails, the stage is dropped, which waits for what runs, or leaves
-        // all for good.
+        // SAFETY: the state is in memory that `self` owns and that only these kernels use; with
+        // `failed` set, they use nothing else. If the driver fails, the drop of the stage waits for
+        // running kernels, or leaks the memory.
         unsafe {
             stream.write(failed, &[1_u32])?;
             let turn = first_turn(context);
@@ -183,15 +183,16 @@ impl Stage {
         let blocks = u64::from(transfer.inputs.max(transfer.outputs));
         let threads = threads(transfer.piece.min(transfer.bytes) * blocks);
         let grid = [self.ctas(cut.pieces()) as u32, threads];
-        // SAFETY: the transfer has the call's buffers, which are as long as it says and left alone
-        // until it has run, and this rank's operations run one after the other: this function
-        // requires that.
+        // SAFETY: the transfer has the call's buffers, which are as long as the call says and used
+        // by nothing else until it has run, and this rank's operations run one after the other, as
+        // this function requires.
         unsafe { self.launch(transfer, grid, stream) }
     }
 
     /// Enqueues an operation that the host does on the buffers themselves, as
-    /// [`enqueue`](Self::enqueue) does one through slots. Its [`Rung`] has their addresses. It ends
-    /// when it has its answer, or when the host has [let go](Self::release) of them.
+    /// [`enqueue`](Self::enqueue) does one through slots. Its [`Rung`] has the buffers' addresses.
+    /// The kernel ends when it has its answer, or when the host has [released](Self::release) the
+    /// buffers.
     ///
     /// # Safety
     /// That of [`enqueue`](Self::enqueue).
@@ -218,8 +219,8 @@ impl Stage {
             ..Transfer::NOTHING
         };
         // SAFETY: the transfer has no bytes to copy: the kernel passes the addresses on, and
-        // touches no buffer. This rank's operations run one after the other: this function requires
-        // that.
+        // touches no buffer. This rank's operations run one after the other, as this function
+        // requires.
         unsafe { self.launch(transfer, [1, LANES as u32], stream) }
     }
 
@@ -241,23 +242,25 @@ impl Stage {
         } = &*self.parts;
         // SAFETY: the kernel's parameter has this layout. The buffers are as long as the transfer
         // says, nothing else uses them until it has run, and this rank's operations run one after
-        // the other: this function requires that. The stage has all other memory that the arguments
-        // name, and frees it only after the kernels that run have ended: nobody launches others
-        // once it is dropped.
+        // the other, as this function requires. The stage owns all other memory that the arguments
+        // name. Its drop frees that only after all kernels have ended, and nobody can launch one
+        // any more.
         streams.launch(stream, || unsafe {
             launch_in(stream, &kernels.operations, grid, &mut passing)
         })
     }
 
     /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not
-    /// wait. Those between two ranks are passed in order, in each direction, and all others at the
-    /// same time, as far as 80 messages and 32 directions fit into a launch. So they complete if
-    /// each peer passes its messages together as well, or waits for nothing else.
+    /// wait. Messages from one rank to another are passed in order, and all others at the same
+    /// time, as far as 80 messages and 32 directions fit into a launch. So they complete if each
+    /// peer also passes its messages together, or waits for nothing else.
     ///
     /// # Safety
     /// - All buffers must be as long as the messages say. Until all have been passed, nothing else
     ///   may write what is sent, or use what is received.
-    /// - A rank's operations must run one after the other, as in [`enqueue`](Self::enqueue).
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait
+    ///   for each other. That includes launches of graphs. A graph must not be launched after the
+    ///   stage was dropped.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
@@ -275,9 +278,9 @@ impl Stage {
             // SAFETY: the kernel's parameter has this layout. The buffers are as long as the
             // messages say, nothing else uses them until all have been passed, and this rank's
             // operations run one after the other, and at the same time as those of ranks on the
-            // same GPU: this function requires that. The stage has all other memory that the
-            // arguments name, and frees it only after the kernels that run have ended: nobody
-            // launches others once it is dropped.
+            // same GPU, as this function requires. The stage owns all other memory that the
+            // arguments name. Its drop frees that only after all kernels have ended, and nobody can
+            // launch one any more.
             let launched = streams.launch(stream, || unsafe {
                 launch_in(stream, &kernels.messages, grid, &mut posting)
             });
@@ -316,7 +319,7 @@ impl Stage {
     /// driver.
     ///
     /// # Errors
-    /// One had none.
+    /// An operation had no answer.
     pub fn check(&self) -> Result<(), Error> {
         match self.parts.host.expired() {
             None => Ok(()),
@@ -327,14 +330,14 @@ impl Stage {
         }
     }
 
-    /// Ends this rank's waits, for good; those for operations on buffers end by
-    /// [`release`](Self::release).
+    /// Ends this rank's waits, for good. Waits for operations on buffers end by
+    /// [`release`](Self::release) instead.
     pub fn abort(&self) {
         self.parts.host.abort();
     }
 
-    /// Ends this rank's waits for operations on buffers, for good: the host does not use these any
-    /// more.
+    /// Ends this rank's waits for operations on buffers, for good: the host does not use the
+    /// buffers any more.
     pub fn release(&self) {
         self.parts.host.release();
     }
@@ -394,8 +397,8 @@ impl Stage {
         self.parts.host.slot(lane, number)
     }
 
-    /// Says that a piece's result is in its slot; of a message that is sent, that the slot has been
-    /// read.
+    /// Tells the kernel that a piece's result is in its slot; or, for a message that is sent, that
+    /// the slot has been read.
     pub fn answer(&self, lane: Lane, number: u64) {
         self.parts.host.answer(lane, number);
     }

@@ -83,7 +83,7 @@ fn nothing_is_no_launch() {
     assert!(launches(&[], 4, LIMITS).is_empty());
 }
 
-/// Messages between any two of some ranks: who sends, and who receives.
+/// Messages between any two of some ranks: sender and receiver of each.
 fn between(ranks: usize) -> impl Strategy<Value = Vec<(usize, usize)>> {
     proptest::collection::vec((0..ranks, 0..ranks), 0..500)
 }

@@ -1,4 +1,4 @@
-//! Cuts an operation into pieces that fit into slots: alike on all ranks.
+//! Cuts an operation into pieces that fit into slots, in the same way on all ranks.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use spark_ccl_types::{Extent, Operation, Side};
 
 use super::layout::{GAP, SLOT, SLOTS};
 
-/// The shortest piece, in bytes, that an operation is cut into: passing it takes longer than
-/// beginning with it.
+/// The shortest piece, in bytes, that an operation is cut into: with a shorter one, the start of a
+/// piece takes longer than its passage.
 const WORTHWHILE: u64 = 128 << 10;
-/// The number of pieces for an operation that is long enough: while the host does one, others are
-/// copied.
+/// The number of pieces of an operation that is long enough: while the host does one piece, others
+/// are copied.
 const PIECES: u64 = 8;
 /// The alignment of the blocks of a piece, in bytes.
 const ALIGNMENT: u64 = 16;
-/// The bytes of all slots of messages together, unless that leaves a slot less than `SMALLEST`.
+/// The bytes of all slots of messages together, unless a slot would then have less than `SMALLEST`.
 const OF_MESSAGES: usize = 4 << 20;
 const SMALLEST: usize = 4 << 10;
 
@@ -30,7 +30,7 @@ pub(super) const fn slot_of_messages(ranks: usize) -> usize {
     }
 }
 
-/// An operation or a message in pieces. Each piece does the same on a range of the counted
+/// An operation or a message in pieces. Each piece is the same operation on a range of the counted
 /// elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
@@ -41,9 +41,9 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// The pieces of an operation on `count` elements of this many bytes; a pure function of what
-    /// all ranks have alike. `None` where the operation is no collective of blocks, or there are
-    /// too many ranks for a slot.
+    /// The pieces of an operation on `count` elements of `size` bytes; a pure function of arguments
+    /// that are the same on all ranks. `None` if the operation is no collective of blocks, or there
+    /// are too many ranks for a slot.
     pub fn new(operation: Operation, size: usize, count: u64, ranks: usize) -> Option<Self> {
         let [inputs, outputs] =
             [Side::Input, Side::Output].map(|side| blocks(operation, side, ranks));
@@ -66,7 +66,7 @@ impl Cut {
     }
 
     /// The pieces of a message of this many bytes, each of which counts as an element; a pure
-    /// function of what both ends have alike. Pieces begin at multiples of 16.
+    /// function of arguments that are the same at both ends. Pieces begin at multiples of 16.
     pub fn of_message(bytes: u64, ranks: usize) -> Self {
         let pieces = (bytes / WORTHWHILE).clamp(1, PIECES);
         let len = bytes.div_ceil(pieces).max(1).next_multiple_of(ALIGNMENT);
@@ -77,7 +77,7 @@ impl Cut {
         }
     }
 
-    /// All of an operation in one piece, which is in no slot.
+    /// An operation in one piece, which is in no slot.
     pub fn whole(count: u64) -> Self {
         Self {
             count,

@@ -1,4 +1,4 @@
-//! A stage's part of the host's memory, which kernels reach, too.
+//! A stage's memory of the host, which kernels reach, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,15 +12,15 @@ use super::layout::{LINE, Manner, OPERATIONS, ROUNDS, SLOT, SLOTS, STAGE_CTAS, S
 use crate::mailbox::nanoseconds;
 use crate::{Error, MessageDirection};
 
-/// Where everything starts, in words of 64 bits: `StageControl`, what has expired, bells; then
-/// answers, and slots.
+/// Where the parts start, in words of 64 bits: `StageControl`, the patience that has expired,
+/// bells; then answers, and slots.
 const CONTROL: usize = 0;
 const EXPIRED: usize = LINE;
 const BELLS: usize = 2 * LINE;
-/// Slots have pages of their own.
+/// The words of a page: slots have pages of their own.
 const PAGE: usize = 512;
 
-/// In `StageControl`.
+/// The words of `StageControl`.
 const ABORT: usize = CONTROL;
 const PATIENCE: usize = CONTROL + 1;
 const PROGRESS: usize = CONTROL + 2;
@@ -29,7 +29,7 @@ const RELEASE: usize = CONTROL + 3;
 /// The patience until [`Stage::set_patience`](super::Stage::set_patience) is called.
 const AT_FIRST: Duration = Duration::from_secs(30);
 
-/// A sequence of pieces: of a CTA of operations, or of the messages to a rank or from one.
+/// A sequence of pieces: of a CTA of operations, or of the messages to a rank, or from a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane(usize);
 
@@ -44,12 +44,12 @@ impl Lane {
         Self(STAGE_CTAS + 2 * peer + way as usize)
     }
 
-    /// How many there are.
+    /// How many lanes there are.
     fn all(ranks: usize) -> usize {
         STAGE_CTAS + 2 * ranks
     }
 
-    /// Its number among those of messages, as the kernel knows it.
+    /// The lane's number among the lanes of messages, as the kernel counts them.
     pub(super) fn in_kernel(self) -> u32 {
         (self.0 - STAGE_CTAS) as u32
     }
@@ -63,12 +63,12 @@ impl Lane {
 /// A kernel's report on a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rung {
-    /// [`Call::words`](crate::Call::words) of its operation, or
-    /// [`Message::words`](crate::Message::words).
+    /// The words of the piece's [operation](crate::Call::words) or
+    /// [message](crate::Message::words).
     pub words: [u64; 2],
-    /// [`Call::factor`](crate::Call::factor); of messages, 0.
+    /// [`Call::factor`](crate::Call::factor); 0 for messages.
     pub factor: u64,
-    /// The operation's buffers, where the host does it on these; otherwise, the piece is in its
+    /// The operation's buffers, if the host works on them directly; otherwise the piece is in its
     /// slot.
     pub buffers: Option<Buffers>,
 }
@@ -80,7 +80,7 @@ pub struct Buffers {
     pub input: u64,
     /// Where the output starts.
     pub output: u64,
-    /// Whether the shorter one is this rank's block of the other one.
+    /// Whether the shorter buffer is this rank's block of the other one.
     pub in_place: bool,
 }
 
@@ -139,8 +139,8 @@ impl HostPart {
     }
 
     pub(super) fn release(&self) {
-        // Release pairs with the kernel's `acquire_long`: what this thread has seen the host write
-        // is there before.
+        // Release pairs with the kernel's `acquire_long`: the host's writes to buffers, which this
+        // thread has seen, come before it.
         self.word(RELEASE).store(1, Ordering::Release);
     }
 
@@ -152,7 +152,7 @@ impl HostPart {
 
     /// The patience that has run out, if it has.
     pub(super) fn expired(&self) -> Option<Duration> {
-        // Relaxed: nothing else is read on its account.
+        // Relaxed: no other read depends on it.
         let ended = self.word(EXPIRED).load(Ordering::Relaxed);
         (ended != 0).then(|| Duration::from_nanos(ended))
     }
@@ -204,7 +204,7 @@ impl HostPart {
     }
 
     pub(super) fn answered(&self) -> u64 {
-        // Relaxed: nothing else is read on its account.
+        // Relaxed: no other read depends on it.
         self.word(PROGRESS).load(Ordering::Relaxed)
     }
 
