@@ -2,7 +2,7 @@
 
 use crate::Route;
 
-/// The boxes that a rank has for a peer: where they are for its GPU.
+/// The addresses of a rank's boxes for a peer, on the rank's GPU.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
 pub struct Boxes {
@@ -21,7 +21,7 @@ pub struct Passed {
     sent: u64,
 }
 
-/// What a rank has of its communicator; addresses for its GPU.
+/// A rank's part in its communicator. Addresses are on its GPU.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct SlotMember {
@@ -31,11 +31,11 @@ pub struct SlotMember {
     pub passed: u64,
     /// `State` of `crates/gpu/kernels/layout.h`, in device memory.
     pub state: u64,
-    /// How many calls have gone other ways, in device memory.
+    /// How many calls have not gone through slots, in device memory.
     pub others: u64,
-    /// `Control` of the same, in the host's memory.
+    /// `Control` of `crates/gpu/kernels/layout.h`, in the host's memory.
     pub control: u64,
-    /// `Failure` of the same, in the host's memory.
+    /// `Failure` of `crates/gpu/kernels/layout.h`, in the host's memory.
     pub failure: u64,
     /// `Journal` of `slots_layout.h`, in the host's memory.
     pub journal: u64,
@@ -59,23 +59,24 @@ pub struct SlotMember {
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Exchanging {
-    /// Of the communicator.
+    /// The rank's part in its communicator.
     pub member: SlotMember,
-    /// Where the input is for the GPU.
+    /// The input's address on the GPU.
     pub input: u64,
-    /// Where the output is; may be the input.
+    /// The output's address, which may be the input's.
     pub output: u64,
     /// The bytes of a block.
     pub bytes: u64,
-    /// From the input's block for a rank to the next one's, in bytes; 0 where there is only one.
+    /// The distance of the input's blocks for adjacent ranks, in bytes; 0 if there is only one
+    /// block.
     pub input_stride: u64,
-    /// The same of the output.
+    /// The distance of the output's blocks, in bytes; 0 if there is only one block.
     pub output_stride: u64,
     /// The most bytes of a slot's payload; a multiple of 16.
     pub piece: u64,
-    /// The call's signature: what all ranks must have alike.
+    /// The call's signature, which must be the same on all ranks.
     pub words: [u64; 2],
-    /// As in `Call` of `crates/gpu/kernels/layout.h`, like all up to `dtype`.
+    /// This and the fields up to `dtype` are as in `Call` of `crates/gpu/kernels/layout.h`.
     pub factor: u64,
     /// `Scaling`.
     pub scaling: u32,
@@ -85,13 +86,13 @@ pub struct Exchanging {
     pub divisor: u32,
     /// `Type`.
     pub dtype: u32,
-    /// Between which ranks slots go.
+    /// The ranks that exchange slots.
     pub route: Route,
     /// Not 0 if the elements of ranks are combined.
     pub reduces: u32,
     /// How many rounds a lane fills before it consumes the first.
     pub ahead: u32,
-    /// Nothing.
+    /// Padding.
     pub unused: u32,
 }
 

@@ -1,47 +1,48 @@
-//! What moves slots from an outbox to the peer's inbox.
+//! The trait of what moves slots from an outbox to the peer's inbox.
 
 use crate::{Error, Slot};
 
-/// One end of what carries slots between two ranks, both ways. It is one thread's.
+/// One end of a carrier, which moves slots between two ranks, both ways. One thread uses it.
 ///
 /// A carrier moves whole slots, in any order: a slot's flag is set after all of the slot is there,
-/// and slots may overtake each other. `conformance.rs` tests what is said here.
+/// and slots may overtake each other. `conformance.rs` tests this contract.
 pub trait Carrier: Send {
     /// Begins to move a slot's record and payload, of this many bytes, to the slot of the same
-    /// number in the peer's inbox, and then to set its flag there; with it, it tells the peer how
-    /// many slots of the lane were consumed here, in all. Returns whether it has: not, where there
-    /// is no room now. Never waits.
+    /// number in the peer's inbox, and then to set its flag there. Also tells the peer `consumed`:
+    /// how many slots of the lane were consumed here, in all. Returns false if there is no room
+    /// now. Never waits.
     ///
     /// # Safety
-    /// The slot must have been published, and is not written before it was
-    /// [`completed`](Self::completed). What was in the one at the peer must have been consumed.
+    /// The slot must have been published, and must not be written before it was
+    /// [`completed`](Self::completed). The peer must have consumed the slot that was in its place
+    /// before.
     ///
     /// # Errors
     /// The peer cannot be reached any more.
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error>;
 
-    /// A posted slot of which nothing is read any more, on any of the carrier's ways; each once, in
-    /// any order. Moves on what is under way, also what the peer sends.
+    /// A posted slot that nothing of the carrier reads any more. Returns each slot once, in any
+    /// order. Moves on everything that is under way, in both directions.
     ///
     /// # Errors
     /// The peer cannot be reached any more.
     fn completed(&mut self) -> Result<Option<Slot>, Error>;
 
-    /// Tells the peer the same where no slot goes there. Returns whether it has, as
-    /// [`post`](Self::post) does; a later total may overtake it, or replace it.
+    /// Tells the peer `total`: how many slots of the lane were consumed here, without a slot.
+    /// Returns false if there is no room now. A later total may overtake this one, or replace it.
     ///
     /// # Errors
     /// The peer cannot be reached any more.
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error>;
 
-    /// How many slots of a lane the peer has consumed: one of the totals that it has told, or 0; in
-    /// the end the last one, if it tells no more. Looks at no peer: [`completed`](Self::completed)
-    /// does.
+    /// How many slots of a lane the peer has consumed: one of the totals that it has told, or 0; at
+    /// last the last one, if it tells no more. Only [`completed`](Self::completed) looks for news
+    /// of the peer.
     fn credit(&mut self, lane: usize) -> u64;
 
-    /// Begins to move a slot of packets, whose words these are, into the peer's inbox: slots of
-    /// packets come in their order. Returns whether it has, as [`post`](Self::post) does; the words
-    /// are not used after that.
+    /// Begins to move a slot of packets with these words into the peer's inbox. Slots of packets
+    /// arrive in their order. Returns false if there is no room now. The words are not used after
+    /// this call.
     ///
     /// # Errors
     /// The peer cannot be reached any more.

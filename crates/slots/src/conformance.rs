@@ -1,4 +1,4 @@
-//! What every carrier must do, and a suite that shows it.
+//! A suite of tests that every carrier must pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -41,8 +41,8 @@ pub(crate) struct PairEnd {
 
 impl Carrier for Box<dyn Carrier> {
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
-        // SAFETY: the slot was published and what was in the peer's consumed, as `post` requires of
-        // this caller, who goes on to keep that.
+        // SAFETY: the slot was published, and is not written before it has completed; the peer has
+        // consumed the slot before it: this function's caller promises all that `post` requires.
         unsafe { (**self).post(slot, payload, consumed) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
@@ -62,7 +62,7 @@ impl Carrier for Box<dyn Carrier> {
     }
 }
 
-/// What makes both ends of a pair, and what says that the peer is gone.
+/// A function that makes both ends of a pair; the flag tells them that the peer is gone.
 pub(crate) type Make = fn(Shape, &Arc<AtomicBool>) -> [PairEnd; 2];
 
 /// By copying threads.
@@ -72,7 +72,7 @@ pub(crate) fn copying(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
     })
 }
 
-/// Late, and in another order.
+/// By a carrier that moves slots late, and in another order.
 pub(crate) fn delayed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
     pair(shape, |outbox, inbox, peer, seed| {
         let gone = Arc::clone(is_gone);
@@ -103,7 +103,7 @@ fn pair(
 
 const MAKES: [Make; 4] = [copying, delayed, over_memory, over_sockets];
 
-/// What the word of a slot's payload is.
+/// The expected word at a place of a slot's payload.
 fn word_of(slot: Slot, place: usize) -> u64 {
     scramble(slot.number, (slot.lane << 32 | place) as u64)
 }
@@ -119,7 +119,7 @@ pub(crate) fn fill(outbox: &PostBox, slot: Slot, length: usize) {
     }
 }
 
-/// Whether a slot has come, and is what was sent.
+/// Whether a slot has come. Checks that it has the sent contents.
 pub(crate) fn take(inbox: &PostBox, slot: Slot) -> bool {
     // Acquire pairs with the carrier's release, as in the kernel.
     if inbox.flag(slot).load(Ordering::Acquire) != slot.number {
@@ -141,7 +141,7 @@ fn publish(outbox: &PostBox, slot: Slot) {
 }
 
 /// Many slots of several lanes, both ways at once. Kernels fill a slot again as soon as it is sent,
-/// and consume in the lanes' order, in which slots need not come.
+/// and consume slots in their order, in which they need not arrive.
 fn pass_many(make: Make, depth: usize, seed: u64) {
     const LANES: usize = 3;
     const SLOTS: u64 = 60;
@@ -212,7 +212,8 @@ fn what_is_completed_may_be_written() {
         let [mut from, mut to] = make(shape, &Arc::default());
         let slot = Slot { lane: 0, number: 1 };
         fill(&from.outbox, slot, 256);
-        // SAFETY: the slot is filled, and is written after it has completed; the other is free.
+        // SAFETY: the slot is filled, and is written only after it has completed; the slot at the
+        // peer is free.
         while !unsafe { from.carrier.post(slot, 256, 0).unwrap() } {}
         while from.carrier.completed().unwrap().is_none() {
             to.carrier.completed().unwrap();
@@ -288,7 +289,7 @@ fn credits_arrive_with_slots() {
     }
 }
 
-/// Where no slot goes, it goes alone: soon if the peer may need it, and in the end.
+/// A credit goes alone if no slot goes: soon if the peer may need it, and in any case at last.
 #[test]
 fn a_credit_waits_for_a_slot_and_not_for_ever() {
     let shape = Shape::new(1, 4, 128).unwrap();

@@ -10,9 +10,9 @@ use crate::{Carrier, Counter, Error, PostBox, Slot};
 #[derive(Debug)]
 pub struct Copying {
     outbox: PostBox,
-    /// The peer's.
+    /// The peer's inbox, into which slots are copied.
     inbox: PostBox,
-    /// The peer's, from which slots come here.
+    /// The peer's outbox, whose slots come here, and which has its credits.
     peer: PostBox,
     completed: VecDeque<Slot>,
     is_gone: Arc<AtomicBool>,
@@ -34,9 +34,9 @@ impl Copying {
 
 impl Carrier for Copying {
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
-        // SAFETY: the slot was published, and is written again only once it was completed; what was
-        // in the other one was consumed (this function's contract). Only this carrier writes that
-        // inbox's slots of this lane.
+        // SAFETY: the slot was published, and is written again only after it was completed; the
+        // peer has consumed the slot that was in its place (this function's contract). Only this
+        // carrier writes that inbox's slots of this lane.
         unsafe { self.outbox.copy_slot(&self.inbox, slot, payload) };
         self.inbox.set_flag(slot);
         self.completed.push_back(slot);
@@ -66,7 +66,7 @@ impl Carrier for Copying {
     }
 
     fn health(&mut self) -> Result<(), Error> {
-        // Relaxed: nothing else is read on its account.
+        // Relaxed: no other read depends on it.
         if self.is_gone.load(Ordering::Relaxed) {
             return Err(Error::Gone);
         }

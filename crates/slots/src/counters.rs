@@ -9,8 +9,8 @@
 //!   `Slots::has_come`.
 //! - `Consumed`: the kernel's fence in `Slots::tell`, Acquire in [`Receiving::consumed`]: a credit
 //!   is given after all reads of the slot.
-//! - `Credit`: what a carrier does to move it, Release and Acquire in memory that both reach: a
-//!   slot is written again after it was consumed.
+//! - `Credit`: by the carrier, with Release and Acquire in memory that both reach: a slot is
+//!   written again after it was consumed.
 
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::AtomicU64;
@@ -21,7 +21,7 @@ use loom::sync::atomic::AtomicU64;
 
 use crate::slot::Counter;
 
-/// A counter that has a value that it cannot have.
+/// A counter with a value that it cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Impossible {
     pub(crate) counter: Counter,
@@ -52,9 +52,9 @@ pub(crate) struct Sending {
     posted: u64,
     /// All slots up to this one have completed.
     sent: u64,
-    /// Those behind it that have completed, too: bit i is of slot `sent + 1 + i`.
+    /// Which later slots have completed, too: bit i stands for slot `sent + 1 + i`.
     completed: u64,
-    /// The most slots that the peer has ever said to have consumed.
+    /// The largest number of consumed slots that the peer has told.
     credit: u64,
 }
 
@@ -92,7 +92,7 @@ impl Sending {
         Ok(has_room.then_some(number))
     }
 
-    /// Looks for credits, if not all slots are known to be consumed that were posted.
+    /// Looks for credits, unless all posted slots are known to be consumed.
     pub(crate) fn hear_last(&mut self, credit: impl FnOnce() -> u64) -> Result<(), Impossible> {
         self.hear(self.posted, credit)
     }
@@ -100,19 +100,19 @@ impl Sending {
     /// Looks for credits, if fewer than `needed` slots are known to be consumed.
     fn hear(&mut self, needed: u64, credit: impl FnOnce() -> u64) -> Result<(), Impossible> {
         if self.credit < needed {
-            // A total may be overtaken by a later one: what was seen stays true.
+            // A later total may overtake an earlier one, so the largest that was seen counts.
             let seen = Impossible::check(Counter::Credit, credit(), 0, self.posted)?;
             self.credit = self.credit.max(seen);
         }
         Ok(())
     }
 
-    /// The slot that [`next`](Self::next) named was posted.
+    /// Notes that the slot that [`next`](Self::next) has returned was posted.
     pub(crate) fn posted(&mut self) {
         self.posted += 1;
     }
 
-    /// All writes of a posted slot have completed: once those before it have, too, the kernel may
+    /// Notes that a posted slot has completed. Once all slots before it have, too, the kernel may
     /// fill it again.
     pub(crate) fn complete(&mut self, number: u64, sent: &AtomicU64) -> Result<(), Impossible> {
         Impossible::check(Counter::Sent, number, self.sent + 1, self.posted)?;
@@ -139,8 +139,8 @@ pub(crate) struct Receiving {
 }
 
 impl Receiving {
-    /// The credit to give, if the kernel has consumed at least this many slots more than the last
-    /// one said, which is not 0.
+    /// The credit to give, if it exceeds the last one by at least `least` slots, and by at least
+    /// one.
     pub(crate) fn due(&self, consumed: &AtomicU64, least: u64) -> Option<u64> {
         let total = Self::consumed(consumed);
         (total >= self.returned + least).then_some(total)
@@ -198,12 +198,12 @@ mod tests {
             pass(&mut lane, &sent);
         }
         assert_eq!(next(&mut lane, 4, 1), Ok(None));
-        // What was seen stays known.
+        // The largest credit that was seen stays.
         assert_eq!(lane.totals()[3], 2);
         assert_eq!(next(&mut lane, 4, 3), Ok(Some(4)));
     }
 
-    /// Who waits for the peer learns of the last one, too.
+    /// The last credit is heard, too, also if no slot waits for it.
     #[test]
     fn the_last_credit_is_heard() {
         let (mut lane, sent) = (Sending::new(DEPTH), AtomicU64::new(0));
@@ -257,7 +257,7 @@ mod tests {
             (said.counter, said.seen, said.most),
             (Counter::Credit, 7, 1)
         );
-        // It has completed before.
+        // The slot has completed before.
         let said = lane.complete(1, &sent).unwrap_err();
         assert_eq!((said.counter, said.seen), (Counter::Sent, 1));
     }

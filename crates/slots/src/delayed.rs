@@ -1,5 +1,6 @@
 //! A carrier for tests: slots and credits are late, and overtake each other. A flag never comes
-//! before its data, and a slot is read when it is moved: so one that was written too early shows.
+//! before its data, and a slot is read only when it is moved: so a test sees if it was written
+//! again too early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +19,7 @@ pub(crate) struct Delayed {
     flying: Vec<(Slot, usize)>,
     moved: Vec<Slot>,
     credits: Vec<(usize, u64)>,
-    /// Of packets: of which slot each is, where in it, and its value.
+    /// The halves of packets under way: each with its slot, its place there, and its value.
     halves: Vec<(u64, usize, u64)>,
     inbox: PostBox,
     /// The largest total of each lane that has arrived.
@@ -52,7 +53,7 @@ impl Delayed {
         self.random as usize % limit
     }
 
-    /// Some halves of packets arrive. What goes to one place comes in its order.
+    /// Some halves of packets arrive. Halves for the same place arrive in their order.
     fn scatter(&mut self) {
         for _ in 0..self.halves.len().min(60) {
             let any = self.below(self.halves.len());
@@ -70,14 +71,16 @@ impl Delayed {
             0 if !self.flying.is_empty() => {
                 let index = self.below(self.flying.len());
                 let (slot, payload) = self.flying.swap_remove(index);
-                // SAFETY: it was given to this carrier to post, and has not completed.
+                // SAFETY: the caller of `post` has promised that the slot was published and the
+                // peer's place is free, and the slot has not completed yet.
                 unsafe { self.copying.post(slot, payload, self.known[slot.lane])? };
                 self.moved.extend(self.copying.completed()?);
             }
             1 if !self.credits.is_empty() => {
                 let index = self.below(self.credits.len());
                 let (lane, total) = self.credits.swap_remove(index);
-                // Release, as in `Copying::give_credit`; totals go down at times.
+                // Release pairs with the Acquire in `Copying::credit`. Totals may arrive in any
+                // order.
                 let credit = self.peer.counter(lane, Counter::Credit);
                 credit.store(total, Ordering::Release);
                 let known = self.known[lane].max(total);

@@ -1,11 +1,11 @@
-//! What can be wrong with boxes and carriers.
+//! The errors of boxes and carriers.
 
 use crate::slot::Counter;
 
-/// What is wrong.
+/// An error of boxes or carriers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There are no such boxes.
+    /// Boxes cannot have this shape.
     #[error(
         "slots need at least one lane, 1 to 64 slots a lane and a payload of whole lines of 128 \
          bytes, not {lanes} lanes of {depth} slots of {payload} bytes"
@@ -13,9 +13,9 @@ pub enum Error {
     Shape {
         /// The lanes.
         lanes: usize,
-        /// The slots of each.
+        /// The slots of each lane.
         depth: usize,
-        /// The bytes of each.
+        /// The bytes of each slot.
         payload: usize,
     },
     /// Memory is too small for a box.
@@ -23,10 +23,10 @@ pub enum Error {
     Memory {
         /// The memory's bytes.
         bytes: usize,
-        /// Those of the box.
+        /// The bytes of the box.
         needed: usize,
     },
-    /// A kernel has published what cannot be.
+    /// A kernel has published a slot of impossible length.
     #[error(
         "lane {lane} says that slot {number} has {length} bytes, and slots have {payload}: \
          something else has written its memory"
@@ -36,12 +36,12 @@ pub enum Error {
         lane: usize,
         /// The slot.
         number: u64,
-        /// Its bytes, as its record says.
+        /// The bytes in the slot's record.
         length: u64,
-        /// The most.
+        /// The largest payload of a slot.
         payload: usize,
     },
-    /// A counter says what cannot be.
+    /// A counter has an impossible value.
     #[error(
         "lane {lane}: {counter:?} is {seen}, and can be {least} to {most}: something else has \
          written its memory, or the peer is another program"
@@ -53,9 +53,9 @@ pub enum Error {
         counter: Counter,
         /// Its value.
         seen: u64,
-        /// The least that it can be.
+        /// The smallest value that it can have.
         least: u64,
-        /// The most.
+        /// The largest value that it can have.
         most: u64,
     },
     /// The peer is gone.
@@ -64,20 +64,20 @@ pub enum Error {
     /// The link to the peer has failed.
     #[error("{problem}")]
     Link {
-        /// How.
+        /// The link's error.
         problem: String,
     },
-    /// The peer has sent what it cannot.
+    /// The peer has sent something that it must not.
     #[error("protocol violation: {problem}")]
     Violation {
-        /// What.
+        /// The part of the protocol that it violates.
         problem: String,
     },
 }
 
 impl Error {
-    /// Whether it may follow from what has happened to the peer or to the network, of which others
-    /// may know more.
+    /// Whether this error may be the consequence of a fault of the peer or the network, about which
+    /// other ranks may know more.
     ///
     /// ```
     /// assert!(spark_ccl_slots::Error::Gone.may_have_a_cause());

@@ -5,8 +5,8 @@ use crate::slot::{Counter, Slot};
 
 /// The bytes between words that different processors write.
 pub(crate) const LINE: usize = 128;
-/// In a slot, in one line of the host's: the flag, the credit that goes with it, and the record;
-/// then the payload.
+/// Within a slot, in one cache line of the host: the flag, the credit that goes with the slot, and
+/// the record. The payload follows.
 pub(crate) const FLAG: usize = 64;
 pub(crate) const CREDIT: usize = 72;
 pub(crate) const RECORD: usize = 80;
@@ -14,15 +14,16 @@ pub(crate) const RECORD: usize = 80;
 pub(crate) const HEAD: usize = 128;
 /// Slots begin at a page of the host.
 const PAGE: usize = 4096;
-/// Of packets: the words of a slot's record, and the bytes of a block, which is whole.
+/// In a slot of packets: the words of the record, and the bytes of the block.
 pub(crate) const RECORD_OF_PACKETS: usize = 4;
 pub(crate) const BLOCK: usize = 1024;
-/// The words of such a slot, each of which is a packet, and how many slots a box has.
+/// The words of a slot of packets, each of which is a packet, and how many of these slots a box
+/// has.
 pub(crate) const PACKETS: usize = RECORD_OF_PACKETS + BLOCK / size_of::<u64>();
 pub(crate) const PACKET_SLOTS: usize = 2;
-/// All packets of a slot are written once in this number of slots.
+/// Every so often, counted in slots, all packets of a slot are written.
 pub(crate) const RENEWED_EACH: u64 = 1 << 16;
-/// Their bytes, behind a line with what kernels wait for.
+/// The bytes of all packets, behind a line with the number that kernels wait for.
 const PACKET_BYTES: usize = LINE + PACKET_SLOTS * PACKETS * 2 * size_of::<u64>();
 /// The most slots of a lane: a word has a bit for each.
 pub const MAX_DEPTH: usize = 64;
@@ -30,7 +31,7 @@ pub const MAX_DEPTH: usize = 64;
 /// How many counters a lane has.
 const COUNTERS: usize = 5;
 
-/// What both ends of a pair agree on. All lanes have the same slots.
+/// The shape of the boxes of a pair, the same at both ends. All lanes have equal slots.
 ///
 /// ```
 /// use spark_ccl_slots::Shape;
@@ -47,7 +48,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// This many lanes of `depth` slots, each with `payload` bytes.
+    /// `lanes` lanes of `depth` slots with `payload` bytes each.
     ///
     /// # Errors
     /// There are no lanes, no slots or more than [`MAX_DEPTH`], or the payload is no positive

@@ -1,22 +1,22 @@
 //! Slots: how a GPU exchanges data with the GPU of another host.
 //!
 //! For each directed pair of ranks there is an outbox at the sender and an inbox at the receiver,
-//! alike in [`Shape`]: lanes, each with a row of slots. A kernel fills a slot of its outbox, with a
-//! [`Record`] of what it is, and publishes it; a [`Carrier`] moves it into the peer's inbox and
-//! sets its flag; the peer's kernel polls the flag, compares the record, reduces straight out of
-//! the slot, and releases it. A [`Proxy`] posts and completes, and gives credits back.
+//! of the same [`Shape`]: lanes, each with a row of slots. A kernel fills a slot of its outbox,
+//! with a [`Record`] that describes it, and publishes it; a [`Carrier`] moves it into the peer's
+//! inbox and sets its flag; the peer's kernel polls the flag, compares the record, reduces straight
+//! out of the slot, and releases it. A [`Proxy`] posts and completes, and gives credits back.
 //!
 //! Numbers of slots, and all counters, are totals that never restart: a graph that is launched
 //! again continues where the last launch has ended, and the host does nothing for it.
 //!
 //! - An outbox slot is free once all of its writes have completed ([`Counter::Sent`]), and not
 //!   because the peer has received it.
-//! - An inbox slot is free once it was consumed ([`Counter::Credit`]). Credits are totals, of which
-//!   the sender keeps the largest.
+//! - An inbox slot is free once it was consumed ([`Counter::Credit`]). Credits are totals; the
+//!   sender keeps the largest.
 //!
-//! `kernels/` has the GPU's part; it also compiles for a host, where tests run it by threads, and
-//! with what carries slots late and in another order. Links it knows by their traits; it knows no
-//! CUDA and no engine.
+//! `kernels/` has the GPU's part; it also compiles for a host, where tests run it by threads, also
+//! with a carrier that moves slots late and in another order. This crate knows links by their
+//! traits; it knows no CUDA and no engine.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod arguments;
@@ -62,7 +62,8 @@ pub use slot::{Counter, Record, Slot};
 /// The kernels, as `crates/cuda/kernels/build.sh` compiles them.
 pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
-/// What all ranks must have alike: kernels, plans, places in a box, and what messages of links say.
+/// The sources that must be the same on all ranks: kernels, plans, places in a box, and the
+/// messages of links.
 pub const ALIKE: [&[u8]; 8] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),

@@ -20,23 +20,24 @@ pub struct Linked {
     outgoing: Outgoing,
     incoming: Incoming,
     may_post: MayPost,
-    /// Why it carries nothing any more.
+    /// Why the carrier does nothing any more.
     failed: Option<Error>,
 }
 
-/// Whether what kernels have published may go to the peer.
+/// Whether slots that kernels have published may go to the peer.
 type MayPost = Box<dyn Fn() -> bool + Send>;
 
 impl Linked {
-    /// One end of what carries slots over both halves of a link, in messages of up to `part` bytes,
-    /// the bytes of the link's slots; from this rank's outbox to the peer, and into its inbox.
+    /// One end of a carrier over both halves of a link: from this rank's outbox to the peer, and
+    /// from the peer into this rank's inbox. Messages have up to `part` bytes, as the link's slots
+    /// have.
     ///
     /// # Errors
-    /// Messages cannot say which slot of such boxes they are of.
+    /// The boxes are too large for the tags of messages.
     ///
     /// # Safety
-    /// It is the only carrier of these boxes as long as it lives: no other one writes the inbox or
-    /// completes slots of the outbox.
+    /// As long as it lives, it is the only carrier of these boxes: no other one writes the inbox,
+    /// or completes slots of the outbox.
     pub unsafe fn new(
         (tx, rx): (Box<dyn LinkTx>, Box<dyn LinkRx>),
         part: usize,
@@ -59,15 +60,15 @@ impl Linked {
         })
     }
 
-    /// The carrier, which asks `may_post` before it takes a slot. After a failure, a kernel may
-    /// publish slots that are computed from a result that is not there.
+    /// Has the carrier ask `may_post` before it takes a slot. After a failure, a kernel may publish
+    /// slots that are computed from a result that is not there.
     #[must_use]
     pub fn only_while(mut self, may_post: impl Fn() -> bool + Send + 'static) -> Self {
         self.may_post = Box::new(may_post);
         self
     }
 
-    /// Ends the link at once: nothing waits for what is still on its way.
+    /// Ends the link at once, without waiting for slots that are on their way.
     pub fn withdraw(&mut self) {
         self.outgoing.withdraw();
     }
@@ -87,12 +88,12 @@ impl Linked {
         self.incoming.heard()
     }
 
-    /// Whether all has been handed to the system that was given to this carrier.
+    /// Whether everything that this carrier was given has been passed to the operating system.
     pub fn is_flushed(&self) -> bool {
         self.outgoing.is_flushed()
     }
 
-    /// Moves on what is under way. What came before the link has ended is taken first.
+    /// Moves slots and credits on. If the link has ended, takes first what has arrived before that.
     fn advance(&mut self) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -120,7 +121,7 @@ impl Carrier for Linked {
     }
 
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
-        // The socket is asked again once all is said that it has taken.
+        // Reads the socket only after all known completions are returned.
         let known = self.outgoing.completed();
         if known.is_some() {
             return Ok(known);
@@ -141,7 +142,7 @@ impl Carrier for Linked {
         Ok((self.may_post)() && self.outgoing.post_packets(number, words))
     }
 
-    /// Asks no socket: [`completed`](Self::completed) has just done so.
+    /// Reads no socket: [`completed`](Self::completed) has just done so.
     fn health(&mut self) -> Result<(), Error> {
         self.failed.clone().map_or(Ok(()), Err)
     }

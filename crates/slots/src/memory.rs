@@ -9,10 +9,10 @@ use crate::{Counter, Error, Record, Shape, Slot};
 /// Memory of the host that kernels, carriers and peers reach.
 ///
 /// # Safety
-/// The words are always the same ones: they never move, from a multiple of 128 bytes on, and all
-/// are 0 at first. All that reaches them uses them as this crate says.
+/// The words never move; they begin at a multiple of 128 bytes, and are all 0 at first. Everything
+/// that reaches them follows the protocol of this crate.
 pub unsafe trait Memory: Send + Sync {
-    /// All of it.
+    /// The words of the memory.
     fn words(&self) -> &[AtomicU64];
 }
 
@@ -46,7 +46,7 @@ impl PostBox {
         self.word_at(self.shape.counter(lane, counter))
     }
 
-    /// Says that a slot is there, to the kernel that polls for its number.
+    /// Tells the kernel that polls for the slot's number that the slot is there.
     pub(crate) fn set_flag(&self, slot: Slot) {
         // Release pairs with `acquire_long` in the kernel's `Slots::has_come`: the kernel reads the
         // slot after it.
@@ -57,7 +57,7 @@ impl PostBox {
         self.word_at(self.shape.slot(slot) + FLAG)
     }
 
-    /// How many slots of the lane were consumed where this one is from, or comes from.
+    /// The credit that goes with a slot: how many slots of the lane its sender has consumed.
     pub(crate) fn credit_with(&self, slot: Slot) -> &AtomicU64 {
         self.word_at(self.shape.slot(slot) + CREDIT)
     }
@@ -65,7 +65,7 @@ impl PostBox {
     /// The record of a slot that was published, or has come.
     pub fn record(&self, slot: Slot) -> Record {
         let at = self.shape.slot(slot) + RECORD;
-        // Relaxed: who reads it has acquired `Published`, or the slot's flag.
+        // Relaxed: the reader has acquired `Published`, or the slot's flag.
         let word = |place: usize| self.word_at(at + 8 * place).load(Ordering::Relaxed);
         Record {
             call: word(0),
@@ -76,21 +76,22 @@ impl PostBox {
         }
     }
 
-    /// Copies what goes to the peer of a slot, with `payload` bytes of it, into the slot of the
-    /// same number in an inbox of the same shape.
+    /// Copies credit, record and `payload` bytes of a slot into the slot of the same number in an
+    /// inbox of the same shape.
     ///
     /// # Safety
-    /// Until this returns, nothing may write the slot, and nothing may use the other one.
+    /// Until this returns, nothing may write the source slot, and nothing may use the destination
+    /// slot.
     pub(crate) unsafe fn copy_slot(&self, to: &Self, slot: Slot, payload: usize) {
         assert!(self.shape == to.shape);
         let ((from, bytes), (to, _)) = (self.contents(slot, payload), to.contents(slot, payload));
         // SAFETY: both boxes have the slot within their memory, whose words may be written through
         // shared references; the payload fits. Nothing else writes the source or uses the
-        // destination meanwhile: this function requires that.
+        // destination meanwhile, as this function requires.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
     }
 
-    /// What goes to the peer of a slot that was filled: credit, record and payload.
+    /// The bytes of a filled slot that go to the peer: credit, record and payload.
     ///
     /// # Safety
     /// Nothing may write the slot as long as these are borrowed.
@@ -98,16 +99,16 @@ impl PostBox {
     pub(crate) unsafe fn filled(&self, slot: Slot, payload: usize) -> &[u8] {
         let (start, bytes) = self.contents(slot, payload);
         // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
-        // long as the box. Nobody writes them as long as the result is borrowed, which the
-        // caller has promised.
+        // long as the box. Nobody writes them as long as the result is borrowed (this function's
+        // contract).
         unsafe { std::slice::from_raw_parts(start, bytes) }
     }
 
-    /// Where these go.
+    /// The room for credit, record and payload of a slot that comes from the peer.
     ///
     /// # Safety
-    /// Nothing else may use the slot, but for its flag, as long as these are borrowed. A GPU may
-    /// read the record, and use it only once the flag is set.
+    /// As long as the result is borrowed, nothing else may use the slot, except for its flag. A GPU
+    /// may load the record, but use it only once the flag is set.
     #[cfg(not(all(test, loom)))]
     #[expect(
         clippy::mut_from_ref,
@@ -116,12 +117,12 @@ impl PostBox {
     pub(crate) unsafe fn room(&self, slot: Slot, payload: usize) -> &mut [u8] {
         let (start, bytes) = self.contents(slot, payload);
         // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
-        // long as the box and, being atomic, may be written through shared references.
-        // Nobody else uses them as long as the result is borrowed, which the caller has promised.
+        // long as the box and, being atomic, may be written through shared references. Nobody else
+        // uses them as long as the result is borrowed (this function's contract).
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
-    /// Where these are, and their bytes.
+    /// Where credit, record and payload of a slot begin, and how many bytes they have.
     fn contents(&self, slot: Slot, payload: usize) -> (*mut u8, usize) {
         assert!(payload <= self.shape.payload());
         let start = self.bytes(self.shape.slot(slot) + CREDIT);
@@ -136,7 +137,7 @@ impl PostBox {
         &self.memory.words()[at / size_of::<u64>()..][..count]
     }
 
-    /// A pointer to the bytes from `at` on, which reaches all that follow.
+    /// A pointer to the byte at `at`, from which all later bytes may be reached.
     fn bytes(&self, at: usize) -> *mut u8 {
         let words = self.memory.words();
         words[at / size_of::<u64>()..].as_ptr().cast_mut().cast()

@@ -10,7 +10,7 @@ use loom::thread::spawn;
 
 use crate::counters::{Receiving, Sending};
 
-/// How many times a thread looks for something.
+/// How many times a thread checks a condition.
 const LOOKS: usize = 2;
 
 /// A lane's slots and counters, at each end. loom finds a slot that is written while another thread
@@ -64,7 +64,7 @@ impl Lane {
         true
     }
 
-    /// The sender's proxy and its carrier: what they do with the next slot.
+    /// The sender's proxy and its carrier: post and complete the next slot.
     fn carry(&self, sending: &mut Sending, credit: impl Fn() -> u64) -> bool {
         let mut next = None;
         looks(|| {
@@ -73,7 +73,7 @@ impl Lane {
         });
         let Some(number) = next else { return false };
         let index = self.index(number);
-        // SAFETY: loom checks that nothing else writes the first, or uses the second.
+        // SAFETY: loom checks that nothing else writes the outbox's slot.
         let copied = self.outbox[index].with(|slot| unsafe { *slot });
         self.inbox[index].with_mut(|slot| unsafe { *slot = copied });
         self.flags[index].store(number, Ordering::Release);
@@ -82,7 +82,7 @@ impl Lane {
         true
     }
 
-    /// What the receiver's proxy does.
+    /// The receiver's proxy: gives credits.
     fn give_credits(&self) {
         let mut receiving = Receiving::default();
         for _ in 0..LOOKS {
@@ -98,8 +98,8 @@ impl Lane {
     }
 }
 
-/// Whether a thread sees something in a few looks. One that does not gives up: other orders of the
-/// threads show what comes then.
+/// Whether a condition becomes true within a few looks. If not, the thread gives up: other orders
+/// of the threads cover what comes after.
 fn looks(is_there: impl FnMut() -> bool) -> bool {
     std::iter::repeat_with(is_there)
         .take(LOOKS)
@@ -107,7 +107,7 @@ fn looks(is_there: impl FnMut() -> bool) -> bool {
 }
 
 /// The sender's end: a kernel fills slots again while the carrier copies. The peer has consumed all
-/// that was posted.
+/// posted slots.
 fn send(depth: usize, slots: u64) {
     loom::model(move || {
         let lane = Lane::new(depth);

@@ -3,9 +3,9 @@
 //! numbers.
 //!
 //! A packet is 16 bytes: in each half, the end of its slot's number above four bytes of data. The
-//! proxy of the sender polls them, and what carries them writes them into the peer's inbox, in
-//! whatever order halves become visible. There are no credits: a slot is filled again once a later
-//! call has shown that the peer has consumed it.
+//! sender's proxy polls them, and the carrier writes them into the peer's inbox, where halves may
+//! become visible in any order. There are no credits: a slot is filled again once a later call has
+//! shown that the peer has consumed it.
 
 #[cfg(test)]
 mod depth;
@@ -18,22 +18,21 @@ use crate::layout::{
 use crate::{Error, PostBox, Record};
 
 const LOW: u64 = u32::MAX as u64;
-/// How many packets are looked at together: few enough that little is read twice while they come.
+/// How many packets are polled together: so few that little is read twice while they come.
 const AT_ONCE: usize = 32;
 
 impl PostBox {
-    /// The number of the last slot of packets that calls take which have begun: of the peer's, and
-    /// of this rank's.
+    /// The number of the last slot of packets that begun calls send and receive.
     pub fn packets_wanted(&self) -> u64 {
-        // Relaxed: who has acquired the call's beginning sees its slots.
+        // Relaxed: a thread that has acquired the beginning of a call sees its number.
         self.word_at(self.shape().packets()).load(Ordering::Relaxed)
     }
 
-    /// Takes what is there of a slot's words, record and block, behind those that were taken
-    /// before; whether that is all of it.
+    /// Appends the words of a slot (record and block) that have come to `words`. Returns whether
+    /// the slot is complete.
     ///
     /// # Errors
-    /// Its record is none that a kernel writes.
+    /// No kernel writes this record.
     pub(crate) fn take_packets(&self, number: u64, words: &mut Vec<u64>) -> Result<bool, Error> {
         let halves = self.halves(number);
         if words.len() < RECORD && !take(&halves[..2 * RECORD], number, words) {
@@ -58,8 +57,8 @@ impl PostBox {
         Ok(true)
     }
 
-    /// Writes the words of a slot, and now and then all of it, so that old packets have numbers
-    /// that differ for good.
+    /// Writes the words of a slot, and now and then all of its packets, so that no old packet ever
+    /// has a number that is expected again.
     pub(crate) fn put_packets(&self, number: u64, words: impl ExactSizeIterator<Item = u64>) {
         let (packets, _) = self.halves(number).as_chunks();
         let (packets, _) = packets.split_at(packets_of(number, words.len()));
@@ -86,7 +85,7 @@ fn take(halves: &[AtomicU64], number: u64, words: &mut Vec<u64>) -> bool {
     let mut differs = 0;
     let (packets, _) = halves.as_chunks();
     words.extend(packets.iter().map(|[low, high]| {
-        // Relaxed: as in `put`. Nothing else is read on their account.
+        // Relaxed: each half has its flag with it, and no other read depends on it.
         let [low, high] = [low, high].map(|half| half.load(Ordering::Relaxed));
         differs |= (low ^ flag) | (high ^ flag);
         low & LOW | high << 32
@@ -105,7 +104,7 @@ fn put([low, high]: &[AtomicU64; 2], number: u64, word: u64) {
     high.store(values[1], Ordering::Relaxed);
 }
 
-/// How many packets of a slot are written that has this many words.
+/// How many packets are written of a slot with this number of words.
 pub(crate) fn packets_of(number: u64, words: usize) -> usize {
     let is_renewed = number % RENEWED_EACH < PACKET_SLOTS as u64;
     if is_renewed { PACKETS } else { words }
@@ -116,7 +115,7 @@ pub(crate) fn halves_of(number: u64, word: u64) -> [u64; 2] {
     [word & LOW, word >> 32].map(|data| number << 32 | data)
 }
 
-/// What the first words of a slot say.
+/// The record in the first words of a slot.
 pub(crate) fn record_of(words: &[u64]) -> Record {
     Record {
         call: words[0],
@@ -164,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Otherwise an old packet would be taken for a new one when numbers come around.
+    /// Without this, an old packet would be taken for a new one when numbers wrap.
     #[test]
     fn each_place_of_packets_is_written_now_and_then() {
         let of = new();

@@ -1,42 +1,43 @@
-//! How a call is cut into slots: a pure function of what all ranks have alike.
+//! How a call is cut into slots: a pure function of arguments that are the same on all ranks.
 
 use spark_ccl_types::Operation;
 
 use crate::layout::BLOCK;
 use crate::{Form, Shape};
 
-/// The largest block that more than two ranks exchange directly where all need it, in bytes.
-/// Two always do: what each sends is the same either way, and comes in one step.
+/// The largest block, in bytes, that more than two ranks exchange directly if all need it. Two
+/// ranks always do: each sends the same number of bytes in either form, and directly in one step.
 const DIRECT_MOST: u64 = 64 << 10;
-/// The largest block of the kernel that leaves room for others, in bytes.
+/// The largest block for the small kernel, in bytes.
 const SMALL_MOST: u64 = 256 << 10;
 /// The largest block that goes by packets, in bytes. On an H200 that two ranks share, 1 KiB took
 /// 7.8 us (by pieces 8.5), and 4 KiB 11.8 (9.7): a thread reads and writes twice the bytes.
 pub(crate) const MOST_BY_PACKETS: u64 = BLOCK as u64;
-/// How many pieces each CTA has of a longer call.
+/// How many pieces each CTA has in a longer call.
 const PIECES: u64 = 4;
-/// The most rounds that a lane fills before it consumes the first: as many as keep all busy, while
-/// credits go with slots in the other direction, and little is written that leaves the caches.
+/// The most rounds that a lane fills before it consumes the first: enough to keep all ranks busy
+/// and to have credits go with slots of the other direction, and so few that the data stay in
+/// caches.
 const AHEAD: usize = 5;
 /// The threads of a warp.
 const WARP: u64 = 32;
-/// What pieces and shares begin at multiples of, in bytes.
+/// Pieces and shares begin at multiples of this number of bytes.
 const WORD: u64 = 16;
 
-/// What fills and reads the slots of a call.
+/// The kernel that fills and reads the slots of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
-    /// Of short calls between all ranks: flags are among the data.
+    /// For short calls between all ranks: flags are among the data.
     Packets,
-    /// Leaves room for what runs beside it.
+    /// Leaves room for other kernels beside it.
     Small,
     /// Has more loads on their way at once.
     Large,
 }
 
 impl Kernel {
-    /// The most threads of a CTA, as `slots.cu` says: a multiprocessor has registers for two or
-    /// more of these.
+    /// The most threads of a CTA, as in `slots.cu`: a multiprocessor has registers for two or more
+    /// CTAs.
     ///
     /// ```
     /// assert_eq!(spark_ccl_slots::Kernel::Small.most_threads(), 256);
@@ -53,9 +54,9 @@ impl Kernel {
 /// How a call is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Who reduces what.
+    /// Whether ranks exchange data directly, or in shares.
     pub form: Form,
-    /// What does it.
+    /// The kernel that does the call.
     pub kernel: Kernel,
     /// The CTAs, each of which has a lane.
     pub ctas: u32,
@@ -66,8 +67,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for blocks of this many bytes, through such boxes, in pieces of at least `least`
-    /// bytes.
+    /// The plan for blocks of `bytes` bytes, through boxes of `shape`, in pieces of at least
+    /// `least` bytes.
     ///
     /// ```
     /// use spark_ccl_slots::{Form, Plan, Shape};

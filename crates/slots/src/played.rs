@@ -32,7 +32,7 @@ fn play() -> Option<Play> {
     Some(unsafe { *library.get::<Play>("play").unwrap() })
 }
 
-/// Linked on its own, so that a sanitizer among the flags is this program's.
+/// A library of its own; a sanitizer in the flags is that of this test program.
 fn compiled() -> Library {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();

@@ -1,27 +1,28 @@
-//! Posts what kernels publish, and tells them and the peer what has become of it.
+//! Posts slots that kernels publish, completes them, and gives credits back.
 
 use crate::counters::{Impossible, Receiving, Sending};
 use crate::{Carrier, Counter, Error, PostBox, Slot};
 
 /// Some lanes between this rank and a peer, in both directions. Lanes need nothing of each other,
-/// so those of a pair may be shared out among threads, with a carrier and a proxy for each.
+/// so the lanes of a pair may be divided among threads, each with a carrier and a proxy.
 #[derive(Debug)]
 pub struct Proxy<C> {
     outbox: PostBox,
     inbox: PostBox,
     carrier: C,
     lanes: Vec<Lane>,
-    /// The last slot of packets that the carrier was given, and what has come of the next one.
+    /// The number of the last slot of packets that the carrier was given, and the words so far of
+    /// the next one.
     packets: u64,
     words: Vec<u64>,
-    /// Which of these has the first turn next time: the one after the last that has posted.
+    /// The lane that has the first turn next time: the one after the lane that has posted last.
     first: usize,
-    /// How many turns have been in vain since the last one that was not.
+    /// How many turns in a row have done nothing.
     idle: u32,
 }
 
-/// Credits go with slots. If none goes for this number of turns, or a lane's half is due, they go
-/// alone.
+/// Credits go with slots. They go alone if no slot goes for this number of turns, or half of a
+/// lane's slots are due.
 const IDLE: u32 = 256;
 
 #[derive(Debug)]
@@ -38,13 +39,13 @@ pub struct Progress {
     pub lane: usize,
     /// The last slot that the kernel has filled, as far as the proxy has seen.
     pub published: u64,
-    /// The last one that was given to the carrier.
+    /// The last slot that was given to the carrier.
     pub posted: u64,
-    /// All up to this one have completed.
+    /// All slots up to this one have completed.
     pub sent: u64,
-    /// The most that the peer has said to have consumed.
+    /// The largest number of consumed slots that the peer has told.
     pub credit: u64,
-    /// How many of the peer's slots were consumed here, as it was told.
+    /// How many of the peer's slots were consumed here, as the peer was told.
     pub consumed: u64,
 }
 
@@ -74,16 +75,17 @@ impl<C: Carrier> Proxy<C> {
         }
     }
 
-    /// Does what there is to do, and never waits; whether there was anything. A lane that has no
-    /// room holds up no other, and lanes take turns where the carrier has room for one.
+    /// Does everything that can be done now, without waiting. Returns whether there was anything. A
+    /// lane without room holds up no other lane, and lanes take turns if the carrier has room for
+    /// only one.
     ///
     /// # Errors
-    /// The peer cannot be reached any more, or a counter or a record is not what it can be. What
-    /// the peer has said before is part of the [progress](Self::progress).
+    /// The peer cannot be reached any more, or a counter or a record has an impossible value.
+    /// [`progress`](Self::progress) still includes everything that the peer has told before.
     pub fn turn(&mut self) -> Result<bool, Error> {
         self.pass().inspect_err(|_| {
             for lane in &mut self.lanes {
-                // The first error says more.
+                // The error that is returned says more.
                 let _ = lane.sending.hear_last(|| self.carrier.credit(lane.number));
             }
         })
@@ -93,7 +95,7 @@ impl<C: Carrier> Proxy<C> {
         let mut moved = false;
         while let Some(Slot { lane, number }) = self.carrier.completed()? {
             let sent = self.outbox.counter(lane, Counter::Sent);
-            // A carrier completes what it was given, which is of these lanes.
+            // A carrier completes slots that it was given, which are of these lanes.
             let mut mine = self.lanes.iter_mut().filter(|mine| mine.number == lane);
             let completed = mine.try_for_each(|mine| mine.sending.complete(number, sent));
             completed.map_err(|wrong| impossible(lane, wrong))?;
@@ -137,7 +139,7 @@ impl<C: Carrier> Proxy<C> {
         Ok(is_passed)
     }
 
-    /// So many slots of packets were passed on already.
+    /// Sets how many slots of packets were passed on.
     #[cfg(test)]
     pub(crate) fn start_packets_at(&mut self, number: u64) {
         self.packets = number;
@@ -148,12 +150,12 @@ impl<C: Carrier> Proxy<C> {
         self.packets
     }
 
-    /// What moves the slots.
+    /// The carrier.
     pub fn carrier(&self) -> &C {
         &self.carrier
     }
 
-    /// The same, to be told something.
+    /// The carrier, to be changed.
     pub fn carrier_mut(&mut self) -> &mut C {
         &mut self.carrier
     }
@@ -175,7 +177,7 @@ impl<C: Carrier> Proxy<C> {
 }
 
 impl Lane {
-    /// Gives a credit, if it is at least this much.
+    /// Gives a credit, if at least this number of slots is due.
     fn give_credit(
         &mut self,
         inbox: &PostBox,
@@ -217,9 +219,9 @@ impl Lane {
             });
         }
         let consumed = Receiving::consumed(inbox.counter(lane, Counter::Consumed));
-        // SAFETY: the kernel has published the slot, and fills it again only once it has completed;
-        // the peer has consumed what was in its place: `next` names no other, and all that reaches
-        // the boxes uses them so (the contract of `Memory`).
+        // SAFETY: `next` returns only a slot that the kernel has published, and whose place at the
+        // peer is consumed. The kernel fills it again only once it has completed: everything that
+        // reaches the boxes follows this protocol (contract of `Memory`).
         let has_room = unsafe { carrier.post(slot, length as usize, consumed)? };
         if has_room {
             self.sending.posted();

@@ -1,24 +1,24 @@
-//! Between which ranks the slots of a call go.
+//! The ranks that exchange slots in a call.
 
 use spark_ccl_types::{Operation, Side};
 
 use crate::Form;
 
-/// Which ranks get something of this one in each of two steps, and those from which it gets
-/// something: a bit each. Its own bit is for what stays here. `Exchange` of the kernels uses it.
+/// The ranks to which this rank sends in each of two steps, and those from which it receives: a bit
+/// each. Its own bit stands for data that stay here. `Exchange` of the kernels uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Route {
-    /// First those that get input, then those that get results.
+    /// The ranks that get this rank's input, and those that get its results.
     pub to: [u32; 2],
-    /// The same, from which they come.
+    /// The ranks from which this rank gets input, and results.
     pub from: [u32; 2],
-    /// Those that pass on a share of the buffer; none in the direct form.
+    /// The ranks that pass on a share of the buffer; none in the direct form.
     pub sharers: u32,
 }
 
 impl Route {
-    /// The route of a rank's call; `root` is nobody's where the operation has none.
+    /// The route of a rank's call; `root` is ignored if the operation has no root.
     ///
     /// ```
     /// use spark_ccl_slots::{Form, Route};
@@ -47,7 +47,7 @@ impl Route {
         }
     }
 
-    /// A root has no share: so no rank sends or gets more than the buffer once.
+    /// A root has no share, so no rank sends or gets more than the whole buffer once.
     fn shared(operation: Operation, rank: usize, root: usize, ranks: usize) -> Self {
         let (all, only) = (all(ranks), 1 << root);
         let sharers = match operation.at_root() {

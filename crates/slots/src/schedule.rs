@@ -1,16 +1,16 @@
 //! How many slots a lane needs, so that no rank waits for room that never comes.
 //!
 //! A lane's rows at the sender and at the receiver both hold slots: a slot that the peer has no
-//! room for stays in the outbox, where it is in nobody's way until that is full.
+//! room for stays in the outbox, which holds up nobody until the outbox is full.
 
 use spark_ccl_types::Operation;
 
 /// How a call goes through slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Each rank sends others what they need of its input.
+    /// Each rank sends the others the parts of its input that they need.
     Direct,
-    /// Each of some ranks gets a share of the input, and passes on the result.
+    /// Some ranks get a share of the input each, and pass on the result.
     Shared,
 }
 
@@ -44,9 +44,9 @@ impl Form {
 
     /// The smallest depth of lanes that fill `ahead` rounds before they consume the first.
     ///
-    /// Before a lane fills a slot, up to `ahead` rounds are on their way to each peer: of results
-    /// as well, where there are any. Peers that wait for room, too, have consumed no more. Both
-    /// rows of `depth` slots hold that and one slot more.
+    /// Before a lane fills a slot, up to `ahead` rounds of input are on their way to each peer, and
+    /// as many of results, if the form has results. A peer that waits for room itself consumes
+    /// nothing meanwhile. Both rows of `depth` slots together hold all of these and one slot more.
     ///
     /// ```
     /// use spark_ccl_slots::Form;

@@ -1,14 +1,14 @@
-//! What a rank has heard of a peer's calls.
+//! A rank's knowledge of a peer's calls.
 
 use crate::Record;
 
-/// What a slot of a peer's says of its calls.
+/// A slot of a peer, and the call that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
-    /// Whether it is one of packets.
+    /// Whether it is a slot of packets.
     pub is_of_packets: bool,
-    /// The slot's number in its lane, or among those of packets.
+    /// The slot's number in its lane, or among the slots of packets.
     pub number: u64,
-    /// Which call the slot is of.
+    /// The slot's record, which identifies its call.
     pub record: Record,
 }

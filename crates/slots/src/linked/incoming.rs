@@ -21,9 +21,9 @@ pub(super) struct Incoming {
     inbox: PostBox,
     /// The most bytes of a message.
     part: usize,
-    /// A slot of which only a part has come.
+    /// A slot that has come in part.
     coming: Option<Coming>,
-    /// How many slots of packets have come, and the bytes of the one that comes.
+    /// How many slots of packets have come, and the bytes so far of the next one.
     packets: u64,
     bytes: Vec<u8>,
     /// By lane: the last slot that has begun to come, and the largest credit.
@@ -36,7 +36,7 @@ pub(super) struct Incoming {
 struct Coming {
     slot: Slot,
     payload: usize,
-    /// As its messages have it.
+    /// The tag of the slot's messages.
     tag: u64,
     done: usize,
 }
@@ -66,7 +66,7 @@ impl Incoming {
         self.packets
     }
 
-    /// How many slots of a lane have come, all of them.
+    /// How many slots of a lane have come as a whole.
     pub(super) fn come(&self, lane: usize) -> u64 {
         let is_coming = self.coming.is_some_and(|coming| coming.slot.lane == lane);
         self.begun[lane] - u64::from(is_coming)
@@ -76,7 +76,7 @@ impl Incoming {
         self.credits[lane]
     }
 
-    /// Takes what has come; whether that was anything.
+    /// Takes what has come. Returns whether that was anything.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
         for taken in 0..AT_A_TIME {
             let goes_on = match self.coming {
@@ -90,7 +90,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Looks at the next message; whether there is one.
+    /// Looks at the next message. Returns whether there is one.
     fn begin(&mut self) -> Result<bool, Error> {
         let Some(tag) = self.rx.next_tag()? else {
             return Ok(false);
@@ -116,7 +116,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Passes over a message that is nothing but its tag.
+    /// Skips a message that consists of its tag alone.
     fn pass(&mut self) -> Result<(), Error> {
         self.rx.peek()?;
         self.rx.release();
@@ -162,7 +162,7 @@ impl Incoming {
         };
         let (words, rest) = (payload / WORD, payload % WORD);
         let is_next = Tag::Slot { slot, payload }.is_of(told, payload);
-        // A peer that begins a call has had this rank's part in the one before.
+        // A peer that begins a call has got this rank's part in the call before.
         let wanted = self.inbox.packets_wanted();
         let has_room = slot.number <= wanted + PACKET_SLOTS as u64;
         let is_whole = rest == 0 && (RECORD_OF_PACKETS..=PACKETS).contains(&words);
@@ -179,18 +179,17 @@ impl Incoming {
         Ok(slot)
     }
 
-    /// Takes the next message of a slot; whether it has come.
+    /// Takes the next message of a slot. Returns whether it has come.
     fn take(&mut self, mut coming: Coming) -> Result<bool, Error> {
         let (slot, payload) = (coming.slot, coming.payload);
         let is_of_packets = slot.lane == MOST_LANES;
         let all = if is_of_packets {
             &mut self.bytes[..]
         } else {
-            // SAFETY: `next` has seen that the kernel has consumed what was in the slot. The kernel
-            // uses what it reads there again only once the flag is set, below: a GPU may read the
-            // record before, beside the flag, and reads it anew where it is not the right one. No
-            // other carrier writes the inbox (`Linked::new`), and the borrow ends before the flag
-            // is set.
+            // SAFETY: `next` has seen that the kernel has consumed the slot that was in this place.
+            // The kernel uses its contents again only after the flag is set, below: a GPU may load
+            // the record together with an old flag, but then loads it again. No other carrier
+            // writes the inbox (`Linked::new`), and the borrow ends before the flag is set.
             unsafe { self.inbox.room(slot, payload) }
         };
         let rest = &mut all[coming.done..];
@@ -204,7 +203,7 @@ impl Incoming {
             _ if self.coming.is_some() => {}
             MOST_LANES => self.put_packets(slot.number)?,
             lane => {
-                // Relaxed: this thread has received it.
+                // Relaxed: this thread has written the credit itself.
                 let credit = self.inbox.credit_with(slot).load(Ordering::Relaxed);
                 self.hear_credit(lane, credit)?;
                 if lane == 0 {
@@ -222,7 +221,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// A slot of packets has come.
+    /// Puts a slot of packets, which has come, into the inbox.
     fn put_packets(&mut self, number: u64) -> Result<(), Error> {
         let (words, _) = self.bytes.as_chunks::<WORD>();
         let words = words.iter().map(|&word| u64::from_le_bytes(word));
@@ -246,7 +245,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Notes of which call a slot is. Packets and lanes overtake each other.
+    /// Notes the call of a slot. Packets and lanes overtake each other.
     fn hear(&mut self, number: u64, is_of_packets: bool, record: Record) {
         if self
             .heard
@@ -261,7 +260,7 @@ impl Incoming {
     }
 }
 
-/// Receives a message, if it has come.
+/// Receives a message, if it has come. Returns whether it has.
 fn receive(rx: &mut dyn LinkRx, part: &mut [u8], tag: u64) -> Result<bool, Error> {
     match rx.receive_into(part, tag)? {
         Direct::Done => return Ok(true),

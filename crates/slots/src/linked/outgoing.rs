@@ -10,12 +10,12 @@ use crate::{Error, PostBox, Slot};
 
 /// The sending half.
 pub(super) struct Outgoing {
-    /// Before the outbox: what it still reads there, it reads no more when it is dropped.
+    /// Before the outbox, so it is dropped first: after that, the link does not read the outbox.
     tx: Box<dyn LinkTx>,
     outbox: PostBox,
     /// The most bytes of a message.
     part: usize,
-    /// A slot of which the link has taken only a part.
+    /// A slot that the link has taken in part.
     going: Option<Going>,
     /// The bytes of the last slot of packets.
     packets: Vec<u8>,
@@ -50,7 +50,7 @@ impl Outgoing {
     pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
         let may_go = self.going.is_none();
         if may_go {
-            // Relaxed: this thread sends it.
+            // Relaxed: this thread itself reads it to send it.
             let credit = self.outbox.credit_with(slot);
             credit.store(consumed, Ordering::Relaxed);
             let done = 0;
@@ -92,7 +92,7 @@ impl Outgoing {
         self.tx.withdraw();
     }
 
-    /// Why the link takes no more, if it does not.
+    /// Why the link takes no more, if it has ended.
     pub(super) fn ended(&self) -> Option<&Error> {
         self.ended.as_ref()
     }
@@ -105,12 +105,14 @@ impl Outgoing {
         self.going.is_none() && !self.tx.holds_back()
     }
 
-    /// A slot that has begun to go comes first: the link may have taken a part of a message.
+    /// Gives a credit alone. Not while a slot is going: the link may have taken a part of its
+    /// message.
     pub(super) fn give_credit(&mut self, lane: usize, total: u64) -> bool {
         self.send_tag(Tag::Credit { lane, total })
     }
 
-    /// Sends a message that is nothing but its tag, if no slot is going and the link takes it now.
+    /// Sends a message that consists of its tag alone, if no slot is going and the link takes it
+    /// now.
     fn send_tag(&mut self, tag: Tag) -> bool {
         if self.going.is_some() || self.ended.is_some() {
             return false;
@@ -121,7 +123,7 @@ impl Outgoing {
         })
     }
 
-    /// Moves on what is going.
+    /// Moves the slot on that is going.
     pub(super) fn advance(&mut self) {
         if self.ended.is_none() {
             self.ended = self.push().err();
@@ -146,8 +148,8 @@ impl Outgoing {
         let all = if is_of_packets {
             &self.packets[..]
         } else {
-            // SAFETY: the slot is `going`: it was published before it was posted, and is not in
-            // `completed` yet, so that the kernel does not fill it again while this is borrowed.
+            // SAFETY: the slot is `going`: it was published before it was posted, and has not
+            // completed yet, so the kernel does not fill it again while this is borrowed.
             unsafe { self.outbox.filled(slot, payload) }
         };
         while let Some(part) = all[*done..].chunks(self.part).next() {

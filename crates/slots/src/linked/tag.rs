@@ -1,26 +1,27 @@
-//! What the tag of a message says.
+//! The tag of a message, which says what it carries.
 
 use crate::Slot;
 
-/// From the top: whether it is a credit; the lane; and of a slot, the bytes of its payload and the
-/// end of its number, of a credit, the total.
+/// The fields of a tag, from the top: whether it is a credit; the lane; then for a slot the bytes
+/// of its payload and the last bits of its number, for a credit the total.
 const CREDIT: u64 = 1 << 63;
 const LANE_AT: u32 = 48;
 const BYTES_AT: u32 = 24;
 const LOW: u64 = (1 << BYTES_AT) - 1;
 const TOTAL: u64 = (1 << LANE_AT) - 1;
 
-/// The most lanes, of which the number behind the last one is no lane's: slots there are of
-/// packets. And the most bytes of a payload.
+/// The most lanes, and the most bytes of a payload. The number behind the last lane's stands for
+/// slots of packets.
 pub(super) const MOST_LANES: usize = (1 << (63 - LANE_AT)) - 1;
 pub(super) const MOST_BYTES: usize = LOW as usize;
 
-/// What a message is.
+/// What a message carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
-    /// Of a slot whose payload has this many bytes. Of its number, only the end is told.
+    /// A part of a slot whose payload has this many bytes. The tag has only the last bits of the
+    /// slot's number.
     Slot { slot: Slot, payload: usize },
-    /// How many slots of a lane were consumed.
+    /// The total of consumed slots of a lane.
     Credit { lane: usize, total: u64 },
 }
 
@@ -35,7 +36,7 @@ impl Tag {
         }
     }
 
-    /// Whether it is what was told of a slot, of whose number that is only the end.
+    /// Whether this is the tag of a slot; compares only the last bits of the slot's number.
     pub(super) fn is_of(self, slot: Slot, payload: usize) -> bool {
         self.word() == Self::Slot { slot, payload }.word()
     }

@@ -101,7 +101,7 @@ fn shape() -> Shape {
     Shape::new(2, 2, 256).unwrap()
 }
 
-/// What this rank's end says of a peer that sends one message with such a tag.
+/// The error at this rank's end when the peer sends one message with a tag.
 fn said_of(tag: Tag, payload: &[u8]) -> Error {
     let [(mut tx, _rx), halves] = memory();
     let mut carrier = carrier_of(halves, SMALL.slot_bytes, plain(shape()), plain(shape())).unwrap();
@@ -180,12 +180,13 @@ fn a_slot_has_come_when_all_of_its_messages_have() {
     }
 }
 
-/// Slots of which the peer has not said that they were consumed.
+/// The sender posts more slots than the peer has given credits for.
 #[test]
 fn a_slot_for_which_there_is_no_room_is_an_error() {
     let [mut from, mut to] = over_memory(shape(), &Arc::default());
     let mut post = |number| {
-        // SAFETY: nothing writes the slot. The peer's place may be used, which this is to find.
+        // SAFETY: nothing writes the slot. Its place at the peer may be in use: the test is that
+        // the peer's end, which only receives messages, refuses it.
         while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0, 0).unwrap() } {}
         to.carrier.completed().map(drop)
     };
@@ -204,7 +205,7 @@ fn what_a_peer_has_sent_before_it_left_arrives() {
         }
         drop(from);
         let mut proxy = Proxy::new(to.outbox.clone(), to.inbox.clone(), to.carrier, 0..2);
-        // This end has something to send, which nobody takes any more.
+        // This end has a slot to send, which nobody takes any more.
         to.outbox
             .counter(0, Counter::Published)
             .store(1, Ordering::Release);
@@ -219,7 +220,7 @@ fn what_a_peer_has_sent_before_it_left_arrives() {
     }
 }
 
-/// The carrier has room for a part of one slot, while each lane always has another one.
+/// The carrier has room for a part of one slot, while each lane always has a slot to send.
 #[test]
 fn lanes_take_turns() {
     let shape = Shape::new(3, 2, 4096).unwrap();
@@ -269,7 +270,7 @@ fn boxes_that_tags_cannot_name_are_refused() {
     assert!(matches!(refused, Err(Error::Shape { .. })));
 }
 
-/// From where they lie, where the link can.
+/// The link reads slots in place, if it can.
 #[test]
 fn slots_of_many_long_messages_arrive_whole() {
     let geometry = Geometry {
@@ -341,7 +342,7 @@ fn the_last_call_of_the_peer_is_known() {
     while !unsafe { from.post(slot, 8, 0).unwrap() } {}
     to.completed().unwrap();
     assert_eq!(to.heard().unwrap().record.call, call);
-    // Packets of an earlier call, which a slot has overtaken, say nothing new.
+    // Packets of an earlier call, overtaken by a slot, tell nothing new.
     for (number, of_packets) in [(1, call - 1), (2, call + 2)] {
         while !from.post_packets(number, &[of_packets, 0, 0, 0]).unwrap() {}
         to.completed().unwrap();
@@ -351,7 +352,7 @@ fn the_last_call_of_the_peer_is_known() {
     }
 }
 
-/// So that who has to serve a peer knows that it needs nothing more.
+/// So that a rank that serves a peer knows that the peer needs nothing more.
 #[test]
 fn credits_that_came_before_the_end_are_known() {
     // Of all credits, 8 come in a turn; with the last 4, the end comes.
@@ -381,7 +382,7 @@ fn credits_that_came_before_the_end_are_known() {
     assert_eq!(heard, [SLOTS; 2]);
 }
 
-/// What is published then is of a call whose input is not there.
+/// Slots that are published after a failure belong to a call whose input is not there.
 #[test]
 fn nothing_is_posted_any_more_where_it_must_not_go() {
     let shape = Shape::new(1, 4, 128).unwrap();

@@ -1,4 +1,4 @@
-//! How many slots a box of packets needs: a model of who can be how far ahead of whom.
+//! How many slots a box of packets needs: a model of how far ranks can be ahead of each other.
 
 use std::collections::HashSet;
 
@@ -9,8 +9,8 @@ use crate::{Kernel, Plan, Route, Shape};
 
 const CALLS: usize = 4;
 
-/// The most slots that a rank has sent and its peer has not consumed, at any time, however late
-/// either is. A call sends its slot, and then consumes the peer's.
+/// The most slots, at any time, that a rank has sent and its peer has not consumed, however late
+/// either rank is. A call sends its slot, and then consumes the peer's.
 fn most_unconsumed() -> usize {
     // How many slots a rank has sent and consumed after each number of steps.
     let sent = |steps: usize| steps.div_ceil(2);
@@ -39,7 +39,7 @@ fn a_box_holds_what_a_late_peer_has_not_consumed_and_no_slot_more() {
     assert_eq!(PACKET_SLOTS, most_unconsumed());
 }
 
-/// Only of these the model is true: each rank waits for all others in each call.
+/// The model holds only for these: each rank waits for all others in each call.
 #[test]
 fn calls_by_packets_go_both_ways_between_all_ranks() {
     let shape = Shape::new(8, 8, 64 << 10).unwrap();

@@ -1,4 +1,4 @@
-//! Calls, their buffers, and what is to be in these.
+//! Calls, their buffers, and the expected results.
 
 use spark_ccl_testing::scramble;
 use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
@@ -13,14 +13,14 @@ pub(super) struct Call {
     pub(super) root: usize,
     pub(super) dtype: DType,
     pub(super) op: ReduceOp,
-    /// Of a block.
+    /// The elements of a block.
     pub(super) count: usize,
     pub(super) piece: usize,
     pub(super) ctas: u32,
     pub(super) in_place: bool,
     /// Whether each rank's input has a factor.
     pub(super) is_scaled: bool,
-    /// What numbers its elements.
+    /// The seed of the elements.
     pub(super) seed: u64,
     pub(super) word: u64,
 }
@@ -30,14 +30,14 @@ impl Call {
         self.count * self.dtype.size()
     }
 
-    /// The form that it takes, where calls that have it take this one.
+    /// The form that the call takes: `form`, if its operation has that.
     pub(super) fn form(&self, form: Form, ranks: usize) -> Form {
         let has = Form::of(self.operation).contains(&form);
         let has = has && (ranks > 2 || !self.operation.is_rooted());
         if has { form } else { Form::Direct }
     }
 
-    /// Whether it may go by packets.
+    /// Whether the call may go by packets.
     pub(super) fn is_short(&self) -> bool {
         !self.operation.is_rooted() && self.bytes() as u64 <= MOST_BY_PACKETS
     }
@@ -78,7 +78,7 @@ impl Call {
         oracle::reduced(self.dtype, self.op, &inputs)
     }
 
-    /// What is in a rank's output at the end; nothing where it has none.
+    /// The expected output of a rank; empty if it has no output.
     pub(super) fn expected(&self, rank: usize, ranks: usize) -> Vec<u8> {
         use Operation::{AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, Scatter};
         let block = |of: Vec<u8>, rank| of[rank * self.bytes()..][..self.bytes()].to_vec();
@@ -97,7 +97,7 @@ impl Call {
     }
 }
 
-/// Guards around buffers, that nothing may write.
+/// The bytes around buffers, which nothing may write.
 const AROUND: u8 = 0xa5;
 const MARGIN: usize = 32;
 
@@ -106,11 +106,11 @@ const MARGIN: usize = 32;
 pub(super) struct Buffers {
     memory: [Vec<u8>; 2],
     before: [Vec<u8>; 2],
-    /// In which memory it is, and where it begins.
+    /// The memory that the input is in, and where it begins.
     input: (usize, usize),
     output: (usize, usize),
     len: usize,
-    /// This rank's, alone.
+    /// The rank's own factor.
     factor: Vec<u64>,
     pub(super) call: Call,
     pub(super) rank: usize,
@@ -151,7 +151,7 @@ impl Buffers {
         })
     }
 
-    /// Where the rank's factor is in memory.
+    /// The address of the rank's factor.
     pub(super) fn factor_at(&self) -> u64 {
         self.factor.as_ptr().expose_provenance() as u64
     }

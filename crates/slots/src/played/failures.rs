@@ -1,4 +1,4 @@
-//! Waits end, and say why; what is wrong is found before a byte of it is used.
+//! Waits end with a reason; wrong data are found before a byte is used.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn a_peer_that_does_not_call_is_named_and_nothing_is_written() {
     }
 }
 
-/// It is away from its second call on.
+/// The peer is away from its second call on.
 #[test]
 fn a_peer_that_is_lost_on_the_way_is_named() {
     let mut world = world(Form::Direct, 3);
@@ -88,7 +88,7 @@ fn an_abort_ends_waits() {
     assert!(buffers[0][0].is_untouched());
 }
 
-/// Its slots have room, so it never waits; an abort that was there before ends it, too.
+/// A call whose slots have room never waits. An abort before it ends it, too.
 #[test]
 fn an_abort_ends_what_need_not_wait() {
     let mut world = world(Form::Direct, 2);
@@ -190,7 +190,7 @@ fn a_link_that_breaks_is_named_and_later_calls_write_nothing() {
         for (rank, buffers) in buffers.iter().enumerate() {
             let failed = world.ranks[rank].failed().unwrap();
             assert_eq!(failed.reason, ABORTED, "{form:?}, rank {rank}");
-            // The one that failed is written in part at most, and nothing around it.
+            // The output of the failed call is written in part at most, and nothing around it.
             let number = failed.operation as usize;
             assert!(buffers[number - 1].result().is_some());
             assert!(buffers[number..].iter().all(Buffers::is_untouched));

@@ -11,7 +11,7 @@ use crate::Form;
 use crate::conformance::delayed;
 use crate::route::OPERATIONS;
 
-/// One rank is late in all of them, and roots of others are far ahead.
+/// One rank is late in all calls, so roots among the others are far ahead.
 #[test]
 fn many_calls_of_all_kinds_follow_each_other() {
     for (ranks, ahead, form, has_packets) in [
@@ -67,11 +67,11 @@ fn call(operation: Operation, root: usize) -> Call {
     }
 }
 
-/// The others make `own`, and rank 1 of three makes `other`; all then an `all_reduce`. Each pair of
-/// ranks exchanges something in that, so what was not compared before is compared there.
+/// Rank 1 of three makes `other`, and the others make `own`; then all make an `all_reduce`, in
+/// which each pair of ranks exchanges something, and so compares what it has not compared before.
 fn differ(own: Call, other: Call, form: Form) {
     differ_in(own, other, form, false);
-    // Packets compare nothing that lanes have not.
+    // Packets would not compare calls of lanes.
     if own.is_short() && other.is_short() {
         differ_in(own, other, form, true);
     }
@@ -94,7 +94,7 @@ fn differ_in(own: Call, other: Call, form: Form, has_packets: bool) {
     let failed = (0..3).filter_map(|rank| world.ranks[rank].failed());
     assert!(failed.count() > 0, "{what}");
     for (rank, buffers) in buffers.iter().enumerate() {
-        // What was not compared is not used: a call that has ended is right.
+        // Data that were not compared are not used: a call that has ended is right.
         let ended = world.ranks[rank].calls()[1];
         for (number, of_call) in (0..).zip(buffers) {
             let result = of_call.result();

@@ -18,13 +18,13 @@ const OPS: [ReduceOp; 5] = [
     ReduceOp::Avg,
 ];
 
-/// Any call; all types and reductions come, and none of no elements is left out.
+/// A random call, of any type, reduction and length, also without elements.
 pub(super) fn any_call(seed: u64, ranks: usize) -> Call {
     let random = |what, limit: usize| scramble(seed, what) as usize % limit;
     let dtype = DType::ALL[seed as usize % DType::ALL.len()];
     let op = OPS[seed as usize / DType::ALL.len() % OPS.len()];
     let most = [1, 40, 3000, 9000][random(1, 4)];
-    // The half of them all_reduces.
+    // Half of them are `all_reduce`.
     let operation = OPERATIONS[random(7, 8) * random(8, 2)];
     Call {
         operation,
@@ -89,7 +89,8 @@ fn more_ranks_have_them_too() {
     }
 }
 
-/// All types and reductions come, of all operations between all ranks, beside calls through lanes.
+/// Short calls of all types, reductions and operations between all ranks, beside calls through
+/// lanes.
 #[test]
 fn short_calls_go_by_packets() {
     for (make, ranks, seed) in [
@@ -110,7 +111,7 @@ fn short_calls_go_by_packets() {
 /// A record that was read before the flag may be an older one.
 #[test]
 fn records_may_be_read_together_with_flags() {
-    // To what finds races, it is one.
+    // A thread sanitizer takes it for a race.
     if std::env::var("SPARK_CCL_TEST_CXXFLAGS").is_ok_and(|flags| flags.contains("thread")) {
         return;
     }

@@ -1,5 +1,4 @@
-//! Short calls by packets: waits end, and say why; what is wrong is found before a byte of it is
-//! used.
+//! Short calls by packets: waits end with a reason; wrong data are found before a byte is used.
 
 use std::sync::atomic::Ordering;
 
@@ -84,7 +83,7 @@ fn an_abort_ends_what_need_not_wait() {
     assert!(buffers[0][0].is_untouched());
 }
 
-/// Both would otherwise take this rank's second call for the peer's first one.
+/// Otherwise both ranks would take this rank's second call for the peer's first one.
 #[test]
 fn a_call_that_went_another_way_at_one_rank_is_not_passed_over() {
     for has_packets in [true, false] {
@@ -144,7 +143,7 @@ fn sum_of_bytes(count: usize) -> Call {
     }
 }
 
-/// What is in packets of a slot may be as old as its numbers are apart that have the same end.
+/// A packet may be left from an older slot whose number has the same last bits.
 #[test]
 fn slots_are_renewed_before_their_numbers_come_around() {
     for (before, count) in [(RENEWED_EACH - 4, 5), ((1 << 32) - 5, 12)] {
@@ -161,7 +160,7 @@ fn slots_are_renewed_before_their_numbers_come_around() {
                 assert_eq!(buffers.result(), Some(&call.expected(rank, 2)[..]));
             }
             if before < RENEWED_EACH {
-                // Of a call of one byte.
+                // The packets of a call of one byte.
                 let sent = world.ranks[rank].sent_packets(RENEWED_EACH);
                 assert!(sent.iter().all(|half| half >> 32 == RENEWED_EACH));
             }
@@ -183,7 +182,7 @@ fn calls_that_differ_where_slots_are_renewed_write_nothing() {
     }
 }
 
-/// No kernel sees what goes by the other way, which their proxies compare.
+/// No kernel sees slots of the other kind; the proxies compare them.
 #[test]
 fn a_call_that_goes_by_lanes_at_a_peer_writes_nothing() {
     let mut world = world(2);

@@ -1,4 +1,4 @@
-//! Ranks, calls, and what runs them.
+//! Ranks, calls, and the threads that run them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,17 +18,17 @@ use crate::{
 
 pub(super) const LANES: usize = 3;
 const SLOT: usize = 256;
-/// Which kernel is played, as `tests/kernel.cpp` has them.
+/// The numbers of kernels in `tests/kernel.cpp`.
 const DIRECT: u32 = 0;
 const SHARED: u32 = 1;
-/// This much later, the same, reading slots as a GPU does.
+/// Added to these numbers for kernels that read slots as a GPU does.
 const AT_ONCE: u32 = 2;
 const PACKETS: u32 = 4;
 
-/// What a rank's kernels have.
+/// A rank: the memory of its kernels.
 pub(super) struct Rank {
     member: SlotMember,
-    /// Longer than a proxy that has failed.
+    /// The memory of boxes, which outlives proxies that have failed.
     memory: Vec<PostBox>,
     _boxes: Vec<Boxes>,
     passed: Vec<Passed>,
@@ -39,7 +39,7 @@ pub(super) struct Rank {
     journal: Arc<[AtomicU64; 4]>,
 }
 
-/// What `Failure` says.
+/// The contents of `Failure`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failed {
     pub(super) reason: u64,
@@ -65,14 +65,14 @@ impl Rank {
         [0, 1].map(|word| self.journal[word].load(Ordering::Acquire))
     }
 
-    /// What is in the packets of a slot that it has sent.
+    /// The contents of the packets of a slot that the rank has sent.
     pub(super) fn sent_packets(&self, number: u64) -> Vec<u64> {
         let outboxes = self.memory.iter().step_by(2);
         let halves = outboxes.flat_map(|outbox| outbox.halves(number));
         halves.map(|half| half.load(Ordering::Relaxed)).collect()
     }
 
-    /// What each lane was to consume from each peer, and has.
+    /// How many slots each lane should consume from each peer, and how many it has.
     pub(super) fn wanted(&self) -> Vec<[u64; 2]> {
         let inboxes = self.memory.iter().skip(1).step_by(2);
         let lanes = inboxes.flat_map(|inbox| (0..LANES).map(move |lane| (inbox, lane)));
@@ -84,13 +84,13 @@ impl Rank {
             .collect()
     }
 
-    /// The number of slots of packets that it has passed with each peer.
+    /// Sets the number of slots of packets that the rank has passed with each peer.
     fn start_packets_at(&mut self, number: u64) {
         let of_packets = self.passed.last_mut().expect("one for packets");
         of_packets.filled = number;
     }
 
-    /// It has made one more call by another way.
+    /// Counts a call that the rank has made another way.
     pub(super) fn calls_elsewhere(&self) {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
@@ -109,7 +109,7 @@ pub(super) struct World {
     pub(super) ahead: usize,
     pub(super) ranks: Vec<Rank>,
     proxies: Vec<Vec<Proxy<Box<dyn Carrier>>>>,
-    /// What proxies have met.
+    /// The errors of proxies.
     pub(super) faults: Mutex<Vec<Error>>,
 }
 
@@ -152,7 +152,7 @@ impl World {
         world
     }
 
-    /// So many slots of packets were passed between all ranks already.
+    /// Sets how many slots of packets were passed between all ranks.
     pub(super) fn start_packets_at(&mut self, number: u64) {
         for rank in &mut self.ranks {
             rank.start_packets_at(number);
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// Has each rank make its calls; one that has none is away. The buffers of each.
+    /// Has each rank make its calls, and returns the buffers. A rank without calls is away.
     pub(super) fn run(&mut self, calls: &[Vec<Call>], seed: u64) -> Option<Vec<Vec<Buffers>>> {
         let play = play()?;
         let is_over = AtomicBool::new(false);
@@ -227,8 +227,8 @@ impl World {
     }
 }
 
-/// A turn of a proxy; whether there is another one. All ranks hear of a fault, as by the control
-/// plane.
+/// A turn of a proxy. Returns whether there is another turn. All ranks hear of a fault, as from the
+/// control plane.
 fn goes_on(
     proxy: &mut Proxy<Box<dyn Carrier>>,
     faults: &Mutex<Vec<Error>>,
@@ -252,7 +252,7 @@ struct Launch {
     arguments: Exchanging,
 }
 
-/// What plays a CTA in all launches.
+/// The thread that plays a CTA in all launches.
 struct Cta {
     number: u32,
     seed: u64,
@@ -268,7 +268,7 @@ impl Cta {
                 arguments,
             } = launch;
             let ctas = if *kernel == PACKETS { 1 } else { *ctas };
-            // As kernels of a stream.
+            // One launch after the other, as in a stream.
             barrier.wait();
             if self.number >= ctas {
                 continue;

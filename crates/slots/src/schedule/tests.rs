@@ -1,4 +1,4 @@
-//! Who waits for whom, in calls one after the other.
+//! No deadlock: a model of how ranks wait for each other, in calls one after the other.
 
 use spark_ccl_testing::scramble;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::Route;
 use crate::route::OPERATIONS;
 
-/// What a lane does, in order, with all of these peers at once.
+/// A step of a lane, with several peers at once.
 #[derive(Clone, Copy)]
 enum Step {
     Room(u32),
@@ -47,7 +47,7 @@ impl Call {
     }
 }
 
-/// What is between two ranks, one way.
+/// The state between two ranks, one way.
 #[derive(Clone, Copy, Default)]
 struct Edge {
     filled: usize,
@@ -56,8 +56,8 @@ struct Edge {
 }
 
 impl Edge {
-    /// A slot is posted once the peer has room, and then its source is free. A carrier that
-    /// takes its time does so in the end.
+    /// Posts slots as far as the peer has room, which frees their sources. A slow carrier does this
+    /// at last, too.
     fn carry(&mut self, depth: usize) {
         self.arrived = self.filled.min(self.consumed + depth);
     }
