@@ -5,7 +5,7 @@
 //!
 //! Each queue pair has a thread as its sending device. It hands over only what a real device does:
 //! a completion comes after its bytes, and the two directions share no lock. So a thread sanitizer
-//! reports a program that does not wait for the completion.
+//! reports a user that does not wait for the completion.
 //!
 //! Missing: data in sends, atomics, limits of concurrent reads, a limit of waits for a receive, and
 //! reordering of the bytes of two writes.

@@ -85,14 +85,14 @@ impl Carrier<'_> {
                 let found = if rules.access & needed != needed {
                     None
                 } else if let Some(read) = &mut read {
-                    // SAFETY: the peer's program has registered the memory for its peers to read,
-                    // and so leaves it to them.
+                    // SAFETY: the peer's user has registered the memory for its peers to read, and
+                    // so leaves it to them.
                     let bytes = unsafe { memory::read(&keys, there, needed) };
                     bytes.map(|bytes| read[start..end].copy_from_slice(&bytes))
                 } else {
                     let bytes = own.bytes_of(request.here(start..end))?;
-                    // SAFETY: the peer's program has registered the memory for its peers to write,
-                    // and so leaves it to them.
+                    // SAFETY: the peer's user has registered the memory for its peers to write, and
+                    // so leaves it to them.
                     unsafe { memory::write(&keys, there, needed, &bytes) }
                 };
                 found.map(Some).ok_or(raw::IBV_WC_REM_ACCESS_ERR)
@@ -117,8 +117,8 @@ impl Carrier<'_> {
             _ if !self.own.is_up() => Err(raw::IBV_WC_WR_FLUSH_ERR),
             Data::At(span) => {
                 let keys = lock(&self.own.own_keys);
-                // SAFETY: the program leaves to devices where it has read to, until the request has
-                // ended: it has posted it.
+                // SAFETY: the user has posted the read, and so leaves its destination to devices
+                // until the request has ended.
                 let placed = unsafe { memory::write(&keys, span, OWN_WRITE, &bytes) };
                 placed.ok_or(raw::IBV_WC_LOC_PROT_ERR)
             }
@@ -128,7 +128,7 @@ impl Carrier<'_> {
         self.end(&request, result);
     }
 
-    /// Ends a request, and reports it to its program.
+    /// Ends a request, and reports it to its user.
     fn end(&mut self, request: &Request, result: Result<(), raw::ibv_wc_status>) {
         let status = result.err().unwrap_or(raw::IBV_WC_SUCCESS);
         let has_failed = status != raw::IBV_WC_SUCCESS;
@@ -150,7 +150,7 @@ impl Carrier<'_> {
             let covered = std::mem::take(&mut self.unsaid);
             queues.sends.push(ended, queues.posted_sends.ended(covered));
         }
-        // Only after their cause.
+        // Only after the completion of the request that has failed.
         self.own.flush_if_failed();
     }
 
@@ -193,7 +193,7 @@ impl PairEnd {
             Data::None => Ok(Vec::new()),
             Data::At(span) => {
                 let keys = lock(&self.own_keys);
-                // SAFETY: the program does not write what it has posted to be sent, until the
+                // SAFETY: the user does not write memory that is posted to be sent until the
                 // request has ended.
                 let bytes = unsafe { memory::read(&keys, span, OWN_READ) };
                 bytes.ok_or(raw::IBV_WC_LOC_PROT_ERR)

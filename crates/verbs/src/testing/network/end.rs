@@ -54,7 +54,7 @@ pub(super) struct Address {
 pub(super) struct Rules {
     /// The peer whose requests are answered.
     pub(super) peer: Option<Address>,
-    /// The accesses that these are allowed.
+    /// The accesses that its requests are allowed.
     pub(super) access: u32,
 }
 
@@ -82,7 +82,7 @@ impl PairEnd {
         }
     }
 
-    /// Lets other devices find it.
+    /// Lets other devices find this end.
     pub(super) fn add(self: &Arc<Self>) {
         lock(&ENDS).insert(self.address.number, Arc::clone(self));
     }
@@ -131,7 +131,8 @@ impl PairEnd {
         self.is.store(state, Ordering::Relaxed);
     }
 
-    /// Advances to another state and changes the rules, if it is in state `from`. Returns that.
+    /// Advances to another state and changes the rules, if the end is in state `from`. Returns
+    /// whether it was.
     pub(super) fn advance(
         &self,
         [from, to]: [raw::ibv_qp_state; 2],
@@ -146,12 +147,12 @@ impl PairEnd {
         may
     }
 
-    /// Whether it sends.
+    /// Whether the end sends.
     pub(super) fn is_up(&self) -> bool {
         self.state() == raw::IBV_QPS_RTS
     }
 
-    /// Whether it answers.
+    /// Whether the end answers.
     pub(super) fn answers(&self) -> bool {
         matches!(self.state(), raw::IBV_QPS_RTR | raw::IBV_QPS_RTS)
     }
@@ -160,7 +161,7 @@ impl PairEnd {
         self.cable.load(Ordering::Relaxed)
     }
 
-    /// Ends its receives if it has failed.
+    /// Ends the receives if the end has failed.
     pub(super) fn flush_if_failed(&self) {
         // Sequentially consistent, both between the change of state and this, and between a post
         // and this: either the thread that changes the state finds the receive here, or the one

@@ -34,7 +34,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The part of it with these bytes.
+    /// The part of the span with these bytes.
     pub(super) fn part(self, part: Range<usize>) -> Self {
         Self {
             addr: self.addr + part.start as u64,
@@ -43,7 +43,7 @@ impl Span {
         }
     }
 
-    /// Its place, if the keys have it with this access.
+    /// The span's place in memory, if the keys allow this access to it.
     fn find(self, keys: &Keys, access: u32) -> Option<*mut u8> {
         let region = keys.get(&self.key)?;
         let offset = self.addr.checked_sub(region.iova)?;
@@ -57,8 +57,8 @@ impl Span {
 ///
 /// # Safety
 ///
-/// The program leaves the memory to devices meanwhile, or accesses it only by atomic operations:
-/// for reads, it may also read.
+/// Meanwhile the user leaves the memory to devices, or only reads it, or accesses it by atomic
+/// operations.
 pub(super) unsafe fn read(keys: &Keys, from: Span, access: u32) -> Option<Vec<u8>> {
     let start = from.find(keys, access)?;
     let mut bytes = vec![0; from.bytes];
@@ -85,7 +85,7 @@ pub(super) unsafe fn read(keys: &Keys, from: Span, access: u32) -> Option<Vec<u8
 ///
 /// # Safety
 ///
-/// The program leaves the memory to devices meanwhile, or accesses it only by atomic operations.
+/// Meanwhile the user leaves the memory to devices, or accesses it only by atomic operations.
 pub(super) unsafe fn write(keys: &Keys, to: Span, access: u32, bytes: &[u8]) -> Option<()> {
     let start = to.find(keys, access)?;
     let mut at = 0;
@@ -114,6 +114,6 @@ fn step(start: *mut u8, at: usize, bytes: usize) -> Option<(*mut u8, usize)> {
     (at < bytes).then_some((place, if is_word { WORD } else { 1 }))
 }
 
-/// The access that a region must allow a device for its own program.
+/// The access that a region must allow a device for its own user.
 pub(super) const OWN_READ: u32 = 0;
 pub(super) const OWN_WRITE: u32 = raw::IBV_ACCESS_LOCAL_WRITE;

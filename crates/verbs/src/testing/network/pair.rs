@@ -28,7 +28,7 @@ struct Pair {
     capacity: raw::ibv_qp_cap,
     end: Arc<PairEnd>,
     requests: Sender<Request>,
-    /// Kept until it is ready to send.
+    /// Requests that are kept until the pair is ready to send.
     unsent: Option<Receiver<Request>>,
     receives: Sender<u64>,
     carrier: Option<JoinHandle<()>>,
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
     let pair = *unsafe { Box::from_raw(pair.cast::<Pair>()) };
     pair.end.remove();
     drop(pair.requests);
-    // Panicked if a rule was broken that no device can answer for.
+    // The device's thread has panicked if a test broke a rule for which devices have no error.
     pair.carrier
         .map_or(0, |carrier| carrier.join().map_or(libc::EIO, |()| 0))
 }
@@ -168,8 +168,8 @@ pub(super) unsafe extern "C" fn post_send(
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }
-        // SAFETY: the program posts the request, so its pieces are valid, and of this network only
-        // such kinds are used.
+        // SAFETY: the user posts the request, so its pieces are valid. With this network, tests
+        // post only kinds that name a peer's memory or carry nothing.
         let request = unsafe { Request::of(entry) };
         // Fails if the carrier has panicked: the request then never ends.
         let _ = pair.requests.send(request);

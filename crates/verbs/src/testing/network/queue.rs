@@ -49,7 +49,7 @@ impl Posted {
         }
     }
 
-    /// Adds one, if there is room. Requests of one kind are posted by one thread at a time.
+    /// Adds a request, if there is room. Requests of one kind are posted by one thread at a time.
     pub(super) fn add(&self) -> bool {
         let has_room = self.count.load(Ordering::Relaxed) < self.most;
         if has_room {
@@ -70,8 +70,9 @@ pub(super) struct Arrivals {
     /// The number of completions in the queue. Relaxed: it orders no other memory.
     count: AtomicU32,
     depth: u32,
-    /// Whether the program wants to be notified: set before a last poll, taken after a push.
-    /// Relaxed, with fences in between: one of the two sees the other, and nothing else is ordered.
+    /// Whether the user wants to be notified: set before a last poll, taken after a push. Relaxed,
+    /// with fences in between: either the poll sees the push, or the push sees the flag. Orders
+    /// nothing else.
     is_armed: AtomicBool,
     /// The channel, and the number in its notifications.
     events: Option<Arc<OwnedFd>>,
@@ -83,7 +84,7 @@ impl Arrivals {
         let before = self.count.fetch_add(1, Ordering::Relaxed);
         if before >= self.depth {
             eprintln!("a completion queue of {} overflows", self.depth);
-            // A panic would end only the device, and its program would wait.
+            // A panic would end only the device, and its user would wait.
             std::process::abort();
         }
         // Fails if the queue is destroyed, and then nobody polls it.
@@ -192,8 +193,8 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let mut bytes = [0; 8];
     match rustix::io::read(reader, &mut bytes) {
         Ok(8) => {
-            // SAFETY: both point to pointers that may be written, as for `ibv_get_cq_event`. What
-            // acknowledges an event does not look at its queue.
+            // SAFETY: both point to pointers that may be written, as for `ibv_get_cq_event`. The
+            // function that acknowledges events ignores the queue that is written here.
             unsafe {
                 *queue = null_mut();
                 *id = without_provenance_mut(u64::from_ne_bytes(bytes) as usize);

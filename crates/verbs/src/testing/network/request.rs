@@ -1,17 +1,17 @@
-//! Requests posted by a program.
+//! Requests posted by a user.
 
 use std::ops::Range;
 
 use super::memory::Span;
 use crate::raw;
 
-/// A request that a program has posted.
+/// A request that a user has posted.
 pub(super) struct Request {
     pub(super) id: u64,
     opcode: raw::ibv_wr_opcode,
     flags: raw::ibv_send_flags,
     pub(super) imm: u32,
-    /// How many pieces it has; more than one is refused.
+    /// How many pieces the request has; more than one is refused.
     pieces: i32,
     data: Data,
     remote: u64,
@@ -46,7 +46,8 @@ impl Request {
             pieces: request.num_sge,
             data: match piece {
                 None => Data::None,
-                // SAFETY: the program may read what it sends inline, during the call that posts it.
+                // SAFETY: during the call that posts an inline request, the user keeps its memory
+                // readable.
                 Some(piece) if is_inline => Data::Inline(unsafe { inline(piece) }),
                 Some(piece) => Data::At(Span {
                     key: piece.lkey,
