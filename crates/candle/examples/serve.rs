@@ -17,7 +17,7 @@ use ranks::{Failure, number, text};
 use spark_ccl_candle::llama::{Cache, Config, Llama};
 use spark_ccl_candle::{Files, Form, Group, Spent};
 
-/// Logits may differ by as much: sums are in another order.
+/// Logits may differ by this, since sums are in another order.
 const CLOSE: f32 = 1e-4;
 
 fn main() -> Result<(), Failure> {

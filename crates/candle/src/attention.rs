@@ -12,11 +12,11 @@ use crate::layers::{ColumnParallel, Form, RowParallel, Weights};
 /// The heads of an attention, of all ranks together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heads {
-    /// How many there are.
+    /// How many heads there are.
     pub queries: usize,
-    /// How many have keys and values of their own; queries share them.
+    /// How many heads have keys and values of their own, which queries share.
     pub keys: usize,
-    /// How many elements each has.
+    /// How many elements each head has.
     pub width: usize,
 }
 
@@ -70,14 +70,14 @@ impl KeyValues {
         keys.unwrap_or_default()
     }
 
-    /// How many bytes they take.
+    /// How many bytes the keys and values take.
     pub fn bytes(&self) -> usize {
         let both = self.0.iter().flat_map(|(keys, values)| [keys, values]);
         both.map(|it| it.elem_count() * it.dtype().size_in_bytes())
             .sum()
     }
 
-    /// Appends those of more tokens; returns all.
+    /// Appends keys and values of more tokens; returns all.
     fn extended(&mut self, keys: Tensor, values: Tensor) -> Result<(Tensor, Tensor)> {
         let all = match &self.0 {
             None => (keys, values),
@@ -97,7 +97,7 @@ pub struct Attention {
     keys: ColumnParallel,
     values: ColumnParallel,
     output: RowParallel,
-    /// Of this rank.
+    /// The heads of this rank.
     heads: Heads,
 }
 
@@ -185,7 +185,7 @@ fn repeated(heads: &Tensor, each: usize) -> Result<Tensor> {
     wide.reshape((batch, count * each, tokens, width))
 }
 
-/// What each query finds among the keys of its own and earlier tokens, in f32.
+/// The mix of values for each query, by the keys of its own and earlier tokens, in f32.
 fn attend(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     let (dtype, width) = (query.dtype(), query.dim(D::Minus1)?);
     let wide = |it: &Tensor| it.to_dtype(DType::F32);
@@ -196,7 +196,8 @@ fn attend(query: &Tensor, key: &Tensor, value: &Tensor) -> Result<Tensor> {
     weights.matmul(&wide(value)?)?.to_dtype(dtype)
 }
 
-/// Zero where a query may look, and no weight elsewhere. The last query sees all keys.
+/// Added to scores: zero for keys that a query may use, minus infinity for others. The last query
+/// may use all keys.
 fn mask(queries: usize, keys: usize, device: &Device) -> Result<Tensor> {
     let before = keys - queries;
     let allowed = |query: usize, key: usize| key <= before + query;

@@ -1,5 +1,5 @@
-//! Calls on tensors of GPUs, in candle's stream. cudarc's buffers are those of both libraries, so
-//! nothing here is unsafe.
+//! Calls on tensors of GPUs, in candle's stream. Both libraries use cudarc's buffers, so nothing
+//! here is unsafe.
 
 use std::ops::Range;
 

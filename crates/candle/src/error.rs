@@ -18,7 +18,7 @@ pub enum Error {
         operation: &'static str,
         /// The tensor's name.
         tensor: String,
-        /// What the communicator says.
+        /// The communicator's error.
         source: spark_ccl::Error,
     },
     /// A tensor that a call does not take. Nothing was sent.
@@ -49,7 +49,7 @@ pub enum Error {
         what: String,
         /// How many parts it has.
         count: usize,
-        /// Of what kind.
+        /// What the parts are.
         parts: &'static str,
     },
     /// A file that cannot be read, or does not have what is needed.

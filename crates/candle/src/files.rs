@@ -1,4 +1,4 @@
-//! Parts of tensors out of safetensors files: a rank reads what it has, and nothing else.
+//! Parts of tensors from safetensors files: a rank reads only its own parts.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,7 +12,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 
 use crate::error::Error;
 
-/// Headers are longer in no file that anyone has made; damaged ones may say anything.
+/// No real file has a longer header; a damaged one may claim any length.
 const LONGEST_HEADER: u64 = 100 << 20;
 
 /// Tensors in safetensors files, for candle's builders.

@@ -1,5 +1,4 @@
-//! A communicator for tensors: who the ranks are, how things are divided among them, and how long
-//! calls took.
+//! A communicator for tensors: its ranks, their shares, and the time that calls took.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,20 +21,20 @@ pub struct Group {
 #[derive(Debug)]
 struct Inner {
     comm: Communicator,
-    /// Counters on their own, which publish nothing: all accesses are relaxed.
+    /// Counters that order no other memory: all accesses are relaxed.
     calls: AtomicU64,
     bytes: AtomicU64,
     nanoseconds: AtomicU64,
 }
 
-/// What a group's calls took.
+/// The bytes and the time of a group's calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// How many calls there were.
     pub calls: u64,
-    /// How many bytes this rank has put in.
+    /// How many bytes this rank has contributed.
     pub bytes: u64,
-    /// How long this rank was in them, waiting for others included. A call in a stream of a GPU
+    /// How long this rank was in calls, including waits for others. A call in a stream of a GPU
     /// takes only the time to enqueue it.
     pub time: Duration,
 }
@@ -92,7 +91,7 @@ impl Group {
         self.inner.comm.size()
     }
 
-    /// What this rank has of `count` parts that all ranks share evenly.
+    /// This rank's share of `count` parts, which all ranks share evenly.
     ///
     /// # Errors
     /// [`Error::Division`] if they cannot.
@@ -112,7 +111,7 @@ impl Group {
         Ok(each * rank..each * (rank + 1))
     }
 
-    /// What all calls of the group took so far.
+    /// The bytes and the time of the group's calls so far.
     pub fn spent(&self) -> Spent {
         Spent {
             calls: self.inner.calls.load(Ordering::Relaxed),

@@ -43,8 +43,8 @@ impl Hook {
     }
 
     /// The parameter for one forward pass, in a new graph node: candle reports gradients of nodes
-    /// only. That copies it. Whoever takes the result twice in one pass gets the sum of both
-    /// gradients; who calls this twice gets them one by one.
+    /// only. That copies it. If the result is used twice in one pass, its gradient is the sum of
+    /// both; if this is called twice, each has its own gradient.
     ///
     /// # Errors
     /// candle's.

@@ -3,12 +3,12 @@
 use candle_core::Device;
 use spark_ccl::{Builder, Communicator, Error};
 
-/// What makes a communicator for tensors of a device. For one of a GPU, its context and number are
-/// candle's, and its backend is the best that all ranks have, unless `SPARK_CCL_BACKEND` says
-/// otherwise. The rank need not be the device's number.
+/// A builder of communicators for tensors of a device. For a GPU, context and number are candle's,
+/// and the backend is the best that all ranks have, unless `SPARK_CCL_BACKEND` says otherwise. The
+/// rank need not be the device's number.
 ///
 /// A GPU's device must have a stream of its own, of `Device::new_cuda_with_stream`.
-/// `Device::new_cuda` takes the stream that is another one in each thread, which calls refuse.
+/// `Device::new_cuda` takes the per-thread default stream, which calls refuse.
 ///
 /// # Errors
 /// [`Error::Invalid`] where a communicator of the GPU was made before, with another context.

@@ -14,13 +14,13 @@ use crate::hook::Hook;
 /// [`Trainable`](crate::variables::Trainable) or candle's `ShardedVarBuilder`.
 pub type Weights<'a, B> = VarBuilderArgs<'a, B>;
 
-/// What activations ranks have between layers that are divided.
+/// How activations are divided among ranks, between divided layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// All of them, alike.
+    /// Each rank has all of them.
     Whole,
-    /// Each a part of the sequence, which is the dimension `dim`: norms, and what is added, take a
-    /// part of the memory and time. The same bytes are sent.
+    /// Each rank has a part of the sequence, the dimension `dim`: norms and residual sums take a
+    /// part of the memory and time. As many bytes are sent.
     Sequence {
         /// The dimension.
         dim: usize,
@@ -28,7 +28,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The whole input of layers that are divided.
+    /// The whole input of divided layers.
     pub(crate) fn enter(self, group: &Group, input: &Tensor, name: &str) -> Result<Tensor> {
         match self {
             Self::Whole => group.fan_out(input, name),
@@ -296,7 +296,7 @@ impl Embedding {
         let (rows, hidden) = weight.dims2()?;
         let last = self.first + rows as u32 - 1;
         let clamped = tokens.clamp(self.first, last)?;
-        // Others have the rows of other tokens: here they count nothing.
+        // Other ranks have the rows of other tokens: here these rows are zeros.
         let is_own = tokens
             .eq(&clamped)?
             .to_dtype(weight.dtype())?

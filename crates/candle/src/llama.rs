@@ -21,15 +21,15 @@ use crate::layers::{ColumnParallel, Embedding, Form, Norm, RowParallel, Weights}
 /// ranks must divide: a form for training.
 #[derive(Debug, Clone)]
 pub struct Llama {
-    /// With the first block.
+    /// `None` without the first block.
     embedding: Option<Embedding>,
     blocks: Vec<Block>,
-    /// With the last block.
+    /// `None` without the last block.
     head: Option<Head>,
     rope: Rope,
 }
 
-/// What follows the last block: a norm, and the tokens' logits.
+/// The layers behind the last block: a norm, and the tokens' logits.
 #[derive(Debug, Clone)]
 struct Head {
     group: Group,
@@ -59,8 +59,8 @@ impl Llama {
     /// Loads this rank's part of a model.
     ///
     /// # Errors
-    /// [`Error::Division`] where the ranks cannot share heads, tokens of the vocabulary or columns
-    /// evenly; [`Error::Model`] for a configuration that this is not; those of the weights.
+    /// [`Error::Division`] if the ranks cannot share heads, tokens of the vocabulary or columns
+    /// evenly; [`Error::Model`] for a configuration of another kind of model; those of the weights.
     pub fn load<B: Backend<Hints = Shard>>(
         group: &Group,
         form: Form,
@@ -125,7 +125,7 @@ impl Llama {
         blocks + head + self.embedding.as_ref().map_or(0, Embedding::bytes)
     }
 
-    /// Where the weights are, and tokens must be.
+    /// The device of the weights, on which tokens must be.
     pub fn device(&self) -> &Device {
         self.rope.device()
     }
@@ -148,7 +148,7 @@ impl Llama {
             let problem = format!("a cache of {other} blocks is not for a model with {own} here");
             Err(Error::Model(problem))?;
         }
-        // Once in a pass, also where the logits use it, too: then its gradient is one sum.
+        // Taken once in a pass, even if the logits use it, too, so that its gradient is one sum.
         let weight = self.embedding.as_ref().map(Embedding::weight).transpose()?;
         let mut values = match (&self.embedding, &weight) {
             (Some(embedding), Some(weight)) => embedding.rows(weight, input)?,
@@ -189,7 +189,7 @@ impl Head {
         })
     }
 
-    /// Without a weight that the embedding has.
+    /// Bytes of the head, without the weight that it shares with the embedding.
     fn bytes(&self) -> usize {
         let own = if self.shares_embedding {
             0

@@ -1,5 +1,5 @@
 //! Tensors that one rank sends to another, or to all. They go by way of the host, and have no
-//! gradients: who passes activations on passes the gradients back.
+//! gradients: the caller that sends activations sends their gradients back.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, WithDType};
 use spark_ccl::{Element, bf16, f16};
@@ -45,8 +45,7 @@ macro_rules! typed {
 }
 
 impl Group {
-    /// Rank `root`'s tensor, on all ranks. Theirs has the same type and shape, and is not looked
-    /// at.
+    /// Rank `root`'s tensor, on all ranks. The other ranks' tensors give type and shape only.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).

@@ -1,5 +1,5 @@
-//! What the communicator of mistral.rs needs, in the shape that it has there: an arm of its `Comm`
-//! and `Id` holds these. `docs/training.md` has the arm.
+//! An adapter for mistral.rs, in the shape of its communicators: an arm of its `Comm` and `Id`
+//! holds these. `docs/training.md` has the arm.
 
 use std::ffi::c_char;
 
@@ -75,7 +75,7 @@ impl Comm {
     }
 }
 
-/// What the ranks meet by: as long as NCCL's, so it goes where that goes.
+/// The id by which ranks meet: as long as NCCL's, so it is passed in the same way.
 ///
 /// It holds a secret: pass it through a private channel.
 #[derive(Clone, Copy)]
@@ -101,7 +101,7 @@ impl Id {
         ))
     }
 
-    /// The one that another rank passed.
+    /// The id that another rank has passed.
     pub fn uninit(internal: [c_char; UniqueId::LEN]) -> Self {
         Self(internal)
     }

@@ -18,7 +18,7 @@ struct Collective {
 
 impl Collective {
     fn apply(self, tensor: &Tensor) -> Result<Tensor> {
-        // One rank's sum, or part, is what it has; and so with gradients.
+        // With one rank, sum and part are the tensor itself; so are their gradients.
         let is_alone = self.group.size() == 1;
         match tensor.track_op() {
             _ if is_alone => Ok(tensor.clone()),
@@ -58,14 +58,14 @@ impl CustomOp1 for Collective {
     }
 }
 
-/// Calls on tensors. The last argument is the tensor's name, in which all ranks agree, and which
-/// errors have. Tensors are contiguous, and of f32, bf16, f16, f64, u8, u32 or i64.
+/// Calls on tensors. The last argument is the tensor's name, the same on all ranks, which errors
+/// show. Tensors are contiguous, and of f32, bf16, f16, f64, u8, u32 or i64.
 impl Group {
     /// The sum of all ranks' tensors, on all ranks. The gradient passes: every rank computes the
     /// same of the sum, so the sum's gradient, which all have, is that of each rank's tensor.
     ///
     /// # Errors
-    /// [`Error::Tensor`](crate::Error::Tensor) for what calls do not take, and
+    /// [`Error::Tensor`](crate::Error::Tensor) for a tensor that calls do not take, and
     /// [`Error::Call`](crate::Error::Call): also where ranks' types or shapes differ.
     pub fn all_reduce(&self, tensor: &Tensor, name: &str) -> Result<Tensor> {
         self.collective(tensor, name, Kind::Sum, Kind::Same)

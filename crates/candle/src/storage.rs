@@ -1,5 +1,5 @@
-//! What calls on tensors of the host and of devices have in common: which call it is, and what
-//! tensors it takes.
+//! The common part of calls on tensors of the host and of devices: the kinds of calls, and checks
+//! of their tensors.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use candle_core::{DType, Layout, Result, Shape};
 
 use crate::group::Group;
 
-/// What a call makes of every rank's tensor. Where tensors are joined or divided, it is along the
+/// The result of a call, from the tensors of all ranks. Tensors are joined and divided along the
 /// first dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The same.
+    /// The rank's own tensor.
     Same,
-    /// The sum of all ranks', on all.
+    /// The sum of all ranks' tensors, on all ranks.
     Sum,
-    /// All ranks', joined, on all.
+    /// All ranks' tensors, joined, on all ranks.
     Gather,
-    /// A rank's part of the sum.
+    /// The rank's part of the sum of all ranks' tensors.
     Scatter,
-    /// A rank's part of its own.
+    /// The rank's part of its own tensor.
     Part,
 }
 

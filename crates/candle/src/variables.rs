@@ -1,5 +1,5 @@
-//! Variables that are trained, in one order on all ranks. A `VarMap` is a hash map, whose order is
-//! another one in each process.
+//! Variables that are trained, in one order on all ranks. A `VarMap` is a hash map, whose order
+//! differs between processes.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
 use candle_nn::VarMap;
@@ -55,7 +55,7 @@ pub fn check_alike(group: &Group, variables: &VarMap) -> Result<()> {
     }
 }
 
-/// The variables in order, if all ranks have as many.
+/// The variables in order, if all ranks have the same number.
 fn agreed(group: &Group, variables: &VarMap) -> Result<Vec<(String, Var)>> {
     let all = in_order(variables)?;
     let counts = gathered(group, all.len(), "number of variables")?;
@@ -76,8 +76,8 @@ fn gathered(group: &Group, own: usize, name: &str) -> Result<Vec<usize>> {
     Ok(all.into_iter().map(|it| it as usize).collect())
 }
 
-/// The values, with each NaN as it is. f64 has all values of the other floats, and i64 those of
-/// the integers.
+/// The bits of the values, converted without loss: floats to f64, integers to i64. NaNs keep their
+/// bits.
 fn bits(tensor: &Tensor) -> Result<Vec<u64>> {
     let tensor = tensor.flatten_all()?;
     if tensor.dtype().is_int() {

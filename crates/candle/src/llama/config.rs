@@ -1,4 +1,4 @@
-//! What a model's `config.json` says, as far as it matters here.
+//! The parts of a model's `config.json` that matter here.
 
 use std::f32::consts::TAU;
 use std::path::Path;
@@ -46,12 +46,12 @@ pub struct RopeParameters {
     pub scaling: RopeScaling,
 }
 
-/// Whether positions are stretched beyond those that the first training had.
+/// Whether positions are stretched beyond the context of the first training.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "rope_type", rename_all = "lowercase")]
 #[allow(missing_docs, reason = "the names say it, and are not ours")]
 pub enum RopeScaling {
-    /// They are not.
+    /// Positions are not stretched.
     Default,
     /// As in Llama 3.1 and later.
     Llama3 {
@@ -109,7 +109,7 @@ impl Config {
         }
     }
 
-    /// Whether this crate has the model.
+    /// Checks that this crate can do the model.
     pub(super) fn check(&self) -> Result<()> {
         let problem = if self.model_type != "llama" {
             format!(

@@ -15,7 +15,7 @@ const TYPES: [DType; 7] = [
 ];
 const SHAPE: [usize; 3] = [12, 24, 12];
 
-/// Small whole numbers, of which all types have the sums.
+/// Small whole numbers, whose sums are exact in all types.
 fn own(rank: usize, dtype: DType) -> Tensor {
     let whole = (numbers(&SHAPE, rank) * 4.0).unwrap().round().unwrap();
     whole.to_dtype(dtype).unwrap()
@@ -105,7 +105,7 @@ fn gradient(
 #[test]
 fn gradients_are_those_of_the_whole() {
     let size = 3;
-    // Those that all ranks have alike, and those that each computes for its part.
+    // Weights that are the same on all ranks, and weights of each rank's own.
     let weights = |shape: &[usize], seed| numbers(shape, 100 + seed);
     ranks(size, |group| {
         let rank = group.rank();

@@ -100,7 +100,7 @@ fn more_ranks_than_a_model_has_heads() {
         let weights = Files::of_folder(folder.path())?.builder(DType::F32, &Device::Cpu);
         Llama::load(group, Form::Whole, &config, &weights)
     };
-    // 4 heads of keys and values, of which 8 ranks would have halves.
+    // 4 heads of keys and values: each of 8 ranks would have half a head.
     let found = errors(8, load);
     all_say(
         &found,
@@ -189,7 +189,7 @@ fn some_blocks_of_a_tied_model_that_is_trained() {
         let error = Llama::load_blocks(&group, Form::Whole, &config, &weights, blocks).unwrap_err();
         assert!(error.to_string().contains("tie_word_embeddings"), "{error}");
     }
-    // Without variables, they are as good as others.
+    // Without variables, a tied model may be loaded in parts.
     let weights = files().builder(DType::F32, &Device::Cpu);
     for blocks in [0..2, 1..3, 2..4] {
         Llama::load_blocks(&group, Form::Whole, &config, &weights, blocks).unwrap();
