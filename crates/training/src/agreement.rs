@@ -41,7 +41,7 @@ impl Complaint {
         self
     }
 
-    /// The same as that of a rank, whom it may not be about alone.
+    /// The complaint as a rank's error, with the rank's host and process.
     pub(crate) fn culprit(self, comm: &Communicator, rank: usize) -> Result<Culprit, Error> {
         let peer = comm.peer(rank)?;
         Ok(Culprit {

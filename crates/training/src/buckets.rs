@@ -48,7 +48,7 @@ impl Default for Options {
     }
 }
 
-/// What becomes of the gradients of several ranks.
+/// How the gradients of several ranks are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduce {
     /// Their sum.
@@ -202,8 +202,8 @@ impl Buckets {
         }
     }
 
-    /// Says that `step` steps are finished, as after a checkpoint, or in a program that numbers its
-    /// steps itself: a rank whose number differs at the end of the next one is named in an error.
+    /// Sets the number of finished steps: after a checkpoint, or if the caller numbers its steps
+    /// itself. A rank whose number differs at the end of the next step is named in an error.
     ///
     /// # Errors
     /// [`Error::Invalid`] in the middle of a step, and for a number that no run reaches;
@@ -339,7 +339,7 @@ impl Buckets {
         &self.options
     }
 
-    /// The elements of a bucket that this rank has the result of.
+    /// The elements of a bucket whose result this rank has.
     pub(crate) fn owned(&self, bucket: usize) -> Range<usize> {
         let len = self.plan.buckets()[bucket].len;
         match self.options.sharing {
@@ -411,7 +411,7 @@ impl Buckets {
         }
     }
 
-    /// Gives all ranks what each has of a bucket. Waited for like a reduction.
+    /// Gives all ranks each rank's share of a bucket. Waited for like a reduction.
     pub(crate) fn gather(&mut self, comm: &Communicator, bucket: usize) -> Result<(), Error> {
         let values = match std::mem::replace(&mut self.buffers[bucket], Buffer::Away) {
             Buffer::Here(values) => values,

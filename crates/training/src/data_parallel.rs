@@ -108,7 +108,7 @@ impl<O: Optimizer> DataParallel<O> {
         self.buckets.steps()
     }
 
-    /// As [`Buckets::set_steps`]: with the number of the program's own loop, a rank that skips a
+    /// As [`Buckets::set_steps`]: with the number of the caller's own loop, a rank that skips a
     /// step is named in an error.
     ///
     /// # Errors

@@ -166,7 +166,7 @@ impl Model {
     }
 }
 
-/// A value as JSON. Those of this crate have only texts as keys, which is all that can fail.
+/// A value as JSON. That can only fail for keys that are no texts, which this crate does not have.
 pub(crate) fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! Which tensors share a bucket, and when a bucket may be reduced. Knows no memory: a
-//! program with gradients elsewhere than in host memory makes buffers for these buckets itself.
+//! Which tensors share a bucket, and when a bucket may be reduced. Knows no memory: a framework
+//! with gradients elsewhere than in host memory makes buffers for these buckets itself.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub struct StepTimes {
     /// From the end of the step before to its own end.
     pub total: Duration,
-    /// The time in which the program did its own work: all but the next two.
+    /// The time in which the caller did its own work: all but the next two.
     pub compute: Duration,
     /// The time for which it was blocked in a wait for other ranks: communication that no
     /// computation has covered.
