@@ -6,10 +6,8 @@ fn main() {
     if target != "linux" {
         return;
     }
-    // The number changes with the ABI. What is at hand is linked with under the name without a
-    // number.
+    // The number changes with the ABI. Linkers find the library by its name without the number.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libspark_ccl.so.0");
-    // Threads of the library, and destructors of thread-locals, run code of it: it must not be
-    // unloaded under them.
+    // Threads and destructors of thread-locals run the library's code: it must not be unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -8,9 +8,8 @@ fn main() {
         return;
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnccl.so.2");
-    // NCCL itself may be mapped, too. What this library calls is its own.
+    // NCCL itself may be mapped, too. This library calls its own functions.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
-    // Threads of the library, and destructors of thread-locals, run code of it: it must not be
-    // unloaded under them.
+    // Threads and destructors of thread-locals run the library's code: it must not be unloaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,4 +1,4 @@
-//! Memory of GPUs that a program allocates here, before there is a communicator: peers reach it.
+//! Memory of GPUs that the user allocates here, before there is a communicator. Peers reach it.
 
 use std::ffi::c_void;
 
@@ -9,10 +9,10 @@ use spark_ccl_cuda::{DeviceBlock, Error, context, current_device, keep_context};
 
 use crate::status::Status;
 
-/// By address.
+/// The blocks, by address.
 static BLOCKS: Table<DeviceBlock> = Table::new("memory of ncclMemAlloc");
 
-/// `ncclMemAlloc`: on the device whose context is current, else on the first.
+/// `ncclMemAlloc`: on the device of the current context, else on the first device.
 ///
 /// # Safety
 /// `to` is null or can be written.
@@ -31,7 +31,7 @@ pub(crate) unsafe fn allocate(to: *mut *mut c_void, bytes: usize) -> Status {
     })
 }
 
-/// `ncclMemFree`: once all that runs in its context has ended, as with `cudaFree`.
+/// `ncclMemFree`: waits for everything that runs in the memory's context, as `cudaFree` does.
 pub(crate) fn free(memory: *mut c_void) -> Status {
     guarded(|| {
         if memory.is_null() {
@@ -39,10 +39,10 @@ pub(crate) fn free(memory: *mut c_void) -> Status {
         }
         let _context = keep_context();
         let address = memory.addr() as u64;
-        // Memory that something may still use stays, and can be freed later.
+        // Memory that may still be in use stays, and can be freed later.
         let settled = BLOCKS.get(address)?.settle();
         settled.map_err(|error| failure(&error))?;
-        // Of two threads that free it, one does.
+        // If two threads free it, one succeeds.
         BLOCKS.remove(address).map(drop)
     })
 }

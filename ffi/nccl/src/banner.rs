@@ -1,5 +1,5 @@
-//! Which version of NCCL this says it is, and the line from which tools and people see that it is
-//! this library that serves.
+//! The version of NCCL that this library claims to be, and the log line by which tools and people
+//! tell this library from NCCL.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use spark_ccl::Communicator;
 use spark_ccl_abi::failure::Failure;
 
-/// The version of NCCL whose functions these are: programs decide by it what they call.
+/// The version of NCCL whose functions the library has. Users choose by it which functions to call.
 const VERSION: c_int = 23203;
-/// The variable that says another version.
+/// The variable that sets another version.
 const VARIABLE: &str = "SPARK_CCL_NCCL_VERSION";
 /// Versions are numbers of this form since 2.9.
 const KNOWN: std::ops::Range<c_int> = 2_00_00..10_00_00;
 
-/// The version that programs are told.
+/// The version that `ncclGetVersion` returns.
 pub(crate) fn version() -> Result<c_int, Failure> {
     let builder = Communicator::builder();
     let Some(text) = builder.get(VARIABLE) else {
@@ -34,7 +34,7 @@ pub(crate) fn version() -> Result<c_int, Failure> {
 /// `NCCL_DEBUG=VERSION` on.
 pub(crate) fn say() {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
-    // Pairs with nothing: it only decides who says it.
+    // Pairs with nothing: it only decides which thread logs.
     if IS_SAID.swap(true, Ordering::Relaxed) {
         return;
     }

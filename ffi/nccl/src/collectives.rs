@@ -16,7 +16,7 @@ use crate::factors::Value;
 use crate::status::Status;
 use crate::types::{cudaStream_t, ncclCollConfig_t, ncclComm_t, ncclDataType_t, ncclRedOp_t};
 
-/// Which call of which communicator it is, and where.
+/// A call: its communicator, its stream, its type and its configuration.
 struct Call {
     operation: Operation,
     datatype: ncclDataType_t,
@@ -34,8 +34,8 @@ struct Rest {
 }
 
 impl Call {
-    /// Puts the call together, and does it, or has the group do it. A call that fails within a
-    /// group fails the group.
+    /// Assembles the call, and does it, or has the group do it. A call that fails within a group
+    /// fails the group.
     ///
     /// # Safety
     /// The buffers that `fill` sets are null or as long as it says, and what is sent is
@@ -75,7 +75,7 @@ impl Call {
         let mut draft = Draft::new(&comm.inner, self.operation, dtype);
         if let Some(op) = op {
             match comm.factors.find(op, dtype)? {
-                // SAFETY: `factor` has 8 bytes, of which an element is at most as long.
+                // SAFETY: `factor` has 8 bytes, and an element has at most as many.
                 (op, Value::Bytes(factor)) => unsafe { draft.reduces(op, factor.as_ptr().cast()) }?,
                 (_, Value::At(address)) => {
                     draft.reduces_at(std::ptr::without_provenance(address));
@@ -111,7 +111,8 @@ impl Call {
     }
 }
 
-/// Each with what it has besides buffers, and again with a configuration.
+/// Two functions for each collective, the second with a configuration. A row names the arguments
+/// besides buffers.
 macro_rules! collectives {
     ($($name:ident $configured:ident $operation:ident($($rest:ident)*);)*) => {$(
         /// # Safety
@@ -192,8 +193,8 @@ pub(crate) unsafe fn broadcast_in_place(
 /// `ncclSend`.
 ///
 /// # Safety
-/// The buffer is null or has as many elements, which are initialised, and nobody writes them until
-/// the call is done. The stream is a default one, or lives until the call is enqueued.
+/// The buffer is null or has `count` initialised elements, and nobody writes them until the call is
+/// done. The stream is a default one, or lives until the call is enqueued.
 pub(crate) unsafe fn send(
     buffer: *const c_void,
     count: usize,
@@ -209,7 +210,7 @@ pub(crate) unsafe fn send(
         stream,
         config: std::ptr::null(),
     };
-    // SAFETY: the buffer is null or has as many elements, which are initialised and not written
+    // SAFETY: the buffer is null or has `count` elements, which are initialised and not written
     // until the call is done; the stream is a default one, or lives until the call is enqueued
     // (this function's contract). There is no configuration.
     unsafe {
@@ -225,7 +226,7 @@ pub(crate) unsafe fn send(
 /// `ncclRecv`.
 ///
 /// # Safety
-/// The buffer is null or has as many elements, which can be written, and nobody else uses them
+/// The buffer is null or has `count` elements, which can be written, and nobody else uses them
 /// until the call is done. The stream is a default one, or lives until the call is enqueued.
 pub(crate) unsafe fn recv(
     buffer: *mut c_void,
@@ -242,7 +243,7 @@ pub(crate) unsafe fn recv(
         stream,
         config: std::ptr::null(),
     };
-    // SAFETY: the buffer is null or has as many elements, which can be written, and nobody else
+    // SAFETY: the buffer is null or has `count` elements, which can be written, and nobody else
     // uses them until the call is done; the stream is a default one, or lives until the call is
     // enqueued (this function's contract). There is no configuration.
     unsafe {

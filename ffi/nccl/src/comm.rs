@@ -17,32 +17,33 @@ use crate::shadow::Shadow;
 use crate::status::{Status, progressing};
 use crate::types::ncclComm_t;
 
-/// Handles are addresses within this, 16 bytes apart. Nobody writes it. NCCL itself, when a program
-/// passes it one of ours, reads up to 1 MiB of zeros there, and says that this is none of its
-/// communicators; any other number it would take for an address and crash.
+/// Handles are addresses within this array, 16 bytes apart. Nobody writes to it. If a user passes
+/// one of our handles to NCCL itself, NCCL reads up to 1 MiB of zeros there, and refuses the
+/// handle; it would take any other number for an address, and crash.
 static ROOM: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 const WORDS: usize = BYTES / size_of::<u64>();
 const BYTES: usize = 64 << 20;
 const LAST: usize = (BYTES - (1 << 20)) / APART;
 const APART: usize = 16;
 
-/// The next handle. Not per process: what a forked child has inherited never becomes valid there.
+/// The next handle. Not per process: a handle that a forked child has inherited never becomes valid
+/// there.
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 static MEMBERS: Table<Member> = Table::new("communicator");
 
-/// What a handle stands for.
+/// The object behind a handle: a communicator that is ready, or that is being made.
 #[derive(Default)]
 pub(crate) struct Member {
     made: OnceLock<Result<Arc<Comm>, Failure>>,
-    /// Ends the making.
+    /// Cancels the making.
     cancel: Cancel,
-    /// A thread leaves, and then takes the handle back: until then, an abort can end the wait. A
-    /// flag on its own: relaxed.
+    /// Whether a thread leaves, and then removes the handle: until then, an abort can end its wait.
+    /// Orders no other memory: relaxed.
     is_leaving: AtomicBool,
 }
 
-/// The one that makes a communicator, and says what became of it: nothing, if it is dropped before.
+/// Sets the result of making a communicator: a failure, if this is dropped without a result.
 pub(crate) struct Maker(Arc<Member>);
 
 /// A communicator that is ready.
@@ -114,11 +115,11 @@ impl Comm {
 
 impl Maker {
     pub(crate) fn set(self, made: Result<Comm, Failure>) {
-        // This is the only one, and sets once.
+        // Nobody else sets it, and this is called once.
         let _ = self.0.made.set(made.map(Arc::new));
     }
 
-    /// What ends the making.
+    /// The handle that cancels the making.
     pub(crate) fn cancel(&self) -> Cancel {
         self.0.cancel.clone()
     }
@@ -126,7 +127,7 @@ impl Maker {
 
 impl Drop for Maker {
     fn drop(&mut self) {
-        // Does nothing where it is set.
+        // Does nothing if the result is set.
         let _ = self.0.made.set(Err(Failure::new(
             Kind::Internal,
             "the communicator was not made: the group that makes it has failed, or its thread",
@@ -177,7 +178,7 @@ pub(crate) fn find(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
     member.ready()
 }
 
-/// The communicator of a handle, for calls. A failure is that of the open group, too.
+/// The communicator of a handle, for calls. A failure fails the open group, too.
 pub(crate) fn enter(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
     let entered = find(comm).and_then(|comm| {
         if comm.is_busy() {
@@ -191,7 +192,7 @@ pub(crate) fn enter(comm: ncclComm_t) -> Result<Arc<Comm>, Failure> {
     entered.inspect_err(groups::keep_failure)
 }
 
-/// Takes a handle back.
+/// Removes a handle.
 pub(crate) fn forget(comm: ncclComm_t) -> Result<Arc<Member>, Failure> {
     MEMBERS.remove(comm.addr() as u64)
 }
@@ -214,7 +215,7 @@ pub(crate) unsafe fn user_rank(comm: ncclComm_t, rank: *mut c_int) -> Status {
     unsafe { number(comm, rank, "rank", |comm| comm.inner.rank()) }
 }
 
-/// `ncclCommCuDevice`: -1 of a communicator without a GPU.
+/// `ncclCommCuDevice`: -1 if the communicator has no GPU.
 ///
 /// # Safety
 /// `device` is null or can be written.
@@ -224,7 +225,8 @@ pub(crate) unsafe fn device(comm: ncclComm_t, device: *mut c_int) -> Status {
     unsafe { number(comm, device, "device", own) }
 }
 
-/// `ncclCommGetAsyncError`. An error's message is the thread's last one: programs ask for it next.
+/// `ncclCommGetAsyncError`. The message of an error becomes the thread's last one, since users ask
+/// for that next.
 ///
 /// # Safety
 /// `error` is null or can be written.
@@ -236,7 +238,8 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
             None => Status::InProgress,
             Some(Ok(comm)) if comm.is_in_progress() => Status::InProgress,
             Some(Ok(comm)) => match comm.inner.check() {
-                // It was finalized, which is no error of what it did: programs ask afterwards.
+                // The communicator was finalized, which is no error of its calls: users ask
+                // afterwards.
                 Err(Error::Invalid { .. }) => Status::Success,
                 checked => guarded(|| Ok(checked?)),
             },
@@ -286,12 +289,13 @@ pub(crate) fn destroy(comm: ncclComm_t) -> Status {
             leaving.begin();
             let left = leave(handle);
             if let Err(failure) = &left {
-                // Whoever asks for its state knows.
+                // `ncclCommGetAsyncError` returns the failure, too, so no warning is needed.
                 spark_ccl_log::debug!("a communicator that is destroyed: {}", failure.message());
             }
             left
         };
-        // At the end of the group, which does not wait for the thread, and is no less done.
+        // Within a group, the thread starts at the group's end, which does not wait for it. The
+        // group still counts as done.
         let order = comm.addr();
         let begin = move || groups::meet_in_background(order, Box::new(leave)).map(drop);
         groups::meet(order, Box::new(begin))
@@ -320,27 +324,27 @@ fn destroyed() -> Failure {
     Failure::invalid("no such communicator: it has been destroyed")
 }
 
-/// Waits for this rank's own calls, and then takes the handle back, unless an abort has.
+/// Waits for this rank's own calls, and then removes the handle, unless an abort has removed it.
 fn leave(handle: u64) -> Result<(), Failure> {
     let Ok(member) = MEMBERS.get(handle) else {
         return Ok(());
     };
     let settled = match member.ready() {
         Ok(comm) => match comm.inner.drain() {
-            // It was finalized.
+            // The communicator was finalized.
             Err(Error::Invalid { .. }) => Ok(()),
             settled => settled,
         },
-        // It leaves as soon as it is ready.
+        // The communicator leaves as soon as it is ready.
         Err(_) => Ok(()),
     };
-    // Fails where it was aborted meanwhile.
+    // Fails if the communicator was aborted meanwhile.
     drop(MEMBERS.remove(handle));
     Ok(settled?)
 }
 
-/// `ncclCommAbort`. Calls under way are ended on this rank, which leaves. One that is being made is
-/// not made.
+/// `ncclCommAbort`. Ends the calls under way on this rank, which then leaves. Cancels the making of
+/// a communicator.
 pub(crate) fn abort(comm: ncclComm_t) -> Status {
     guarded(|| {
         if comm.is_null() {
@@ -348,7 +352,8 @@ pub(crate) fn abort(comm: ncclComm_t) -> Status {
         }
         let member = forget(comm)?;
         member.cancel.cancel();
-        // One that cannot be cancelled any more leaves as soon as it is ready.
+        // If the making cannot be cancelled any more, the communicator leaves as soon as it is
+        // ready.
         member.ready().map_or(Ok(()), |comm| {
             comm.shadow.abort();
             Ok(comm.inner.leave()?)
@@ -377,7 +382,7 @@ pub(crate) fn resume(comm: ncclComm_t) -> Status {
     guarded(|| find(comm).map(drop))
 }
 
-/// Writes a number of a communicator; -1 for more than C has.
+/// Writes a number of a communicator; -1 if it does not fit into an `int`.
 ///
 /// # Safety
 /// `out` is null or can be written.

@@ -1,4 +1,4 @@
-//! What programs configure: of a communicator, and of a call.
+//! The user's configurations: of a communicator, and of a call.
 
 use std::mem::offset_of;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use crate::types::{
     Growing, UNDEFINED, cudaEvent_t, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t,
 };
 
-/// What all structures of NCCL's begin with, behind their size.
+/// The number behind the size at the start of each NCCL structure.
 const MAGIC: u32 = 0xcafe_beef;
-/// No version will have as much: a number above comes from memory that nobody has initialised.
+/// No version's structure will be longer: a larger size comes from uninitialised memory.
 const MOST: usize = 4096;
 
-/// The sizes in the first versions: no program has less.
+/// The sizes in the first versions: no user's structure is shorter.
 const FIRST: usize = offset_of!(ncclConfig_t, cgaClusterSize);
 const FIRST_OF_CALLS: usize = offset_of!(ncclCollConfig_t, launchCompletionEvent);
 
 /// Longer than any call: NCCL has no deadline.
 const NEVER: Duration = Duration::from_secs(40 * 24 * 3600);
 
-/// What a program has configured of a new communicator. Limits of CTAs and the like are hints, and
-/// not taken.
+/// The user's configuration of a new communicator. Limits of CTAs and the like are hints, which are
+/// ignored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Options {
-    /// Whether the function waits for the other ranks; `None` if it is as of the communicator that
-    /// the new one is made from.
+    /// Whether functions wait for the other ranks; `None` if the new communicator inherits this
+    /// from its parent.
     pub(crate) is_blocking: Option<bool>,
     net: Option<Net>,
 }
@@ -40,7 +40,7 @@ impl Options {
         net: None,
     };
 
-    /// Those of a configuration, of whatever version; the defaults if it is null.
+    /// Reads a configuration of any version; the defaults if it is null.
     ///
     /// # Safety
     /// `config` is null, or points to a structure that is as long as its `size` says, if that is
@@ -79,8 +79,9 @@ impl Options {
         })
     }
 
-    /// Makes a builder of communicators like NCCL's: calls have no deadline, and it is on `device`,
-    /// else this thread's GPU, if there are GPUs. The environment and its files come first.
+    /// Makes a builder of communicators like NCCL's: calls have no deadline, and the GPU is
+    /// `device`, else this thread's current one, if there are GPUs. The environment and its files
+    /// win over these.
     pub(crate) fn builder(self, device: Option<usize>) -> Result<Builder, Failure> {
         let mut builder = Communicator::builder();
         let is_unset = |builder: &Builder, name| builder.get(name).is_none();
@@ -93,7 +94,7 @@ impl Options {
         if is_unset(&builder, "SPARK_CCL_TIMEOUT") {
             builder = builder.operation_timeout(NEVER);
         }
-        // Not NCCL, of which this has the name: it would be opened once more.
+        // Never the backend NCCL: this library has NCCL's name, and would be opened once more.
         if builder.get("SPARK_CCL_BACKEND") == Some("host") || !has_gpus()? {
             return Ok(builder.backend(Backend::Host));
         }
@@ -105,7 +106,7 @@ impl Options {
     }
 }
 
-/// Whether there are GPUs. A driver that fails is no reason to read their memory by the CPU.
+/// Whether there are GPUs. An error if the driver fails: the CPU must not read memory of GPUs.
 fn has_gpus() -> Result<bool, Failure> {
     match count() {
         Ok(_) => Ok(true),
@@ -117,7 +118,7 @@ fn has_gpus() -> Result<bool, Failure> {
     }
 }
 
-/// Checks the configuration of a call. What it limits are hints, and not taken. Returns the event
+/// Checks the configuration of a call. Its limits are hints, which are ignored. Returns the event
 /// that is to be recorded, or null.
 ///
 /// # Safety
@@ -142,7 +143,7 @@ pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<cudaEvent_
     Ok(own.launchCompletionEvent)
 }
 
-/// Checks that ranks are not to encrypt what they send: they do not.
+/// Refuses a configuration that asks for encryption, which there is not.
 ///
 /// # Safety
 /// `config` is null, or points to a structure that is as long as its `size` says, if that is within
@@ -170,7 +171,7 @@ pub(crate) unsafe fn check_encryption(
 ///
 /// # Safety
 /// `from` points to a structure that begins with its size and [`MAGIC`], and is as long as it says,
-/// if that is at most [`MOST`]. `T` is such a structure, of which any bytes are one.
+/// if that is at most [`MOST`]. `T` is the type of this structure, and all bytes are valid in it.
 pub(crate) unsafe fn copy<T: Growing>(
     from: *const T,
     to: &mut T,
@@ -185,9 +186,10 @@ pub(crate) unsafe fn copy<T: Growing>(
              begin with NCCL's initializer"
         )));
     }
-    // SAFETY: the structure is as long as it says (this function's contract), so behind its size
-    // there is the number. The other one is a whole `T`, of which `whole` gives no more bytes. They
-    // do not overlap: one is a reference.
+    // SAFETY: the structure is as long as it says (this function's contract), so `known` bytes of
+    // it are there, the magic number among them: `whole` returns no more than `size`. `to` has room
+    // for them, since `whole` returns no more than a `T` has. They do not overlap, since `to` is a
+    // unique reference.
     let magic = unsafe {
         let known = T::whole(size);
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), std::ptr::from_mut(to).cast(), known);

@@ -1,10 +1,11 @@
-//! The one table of NCCL's functions. Of each row, a macro makes the function, its twin at the same
-//! address, and what documents and tests are compared with.
+//! The one table of NCCL's functions. From each row, a macro makes the function, its twin at the
+//! same address, and an entry that documents and tests are compared with.
 //!
-//! `native` names the function that does it, `refuse` the reason why it is not done. A `single` one
-//! is native, and has no twin. With `SPARK_CCL_NCCL_FALLBACK`, what is refused goes to the library
-//! that it names, and so does what is done here only without it (`either`); what would end a group
-//! there and not here (`lack`) does not.
+//! A row begins with its kind. `native`: names the function here that does it. `single`: `native`,
+//! without a twin. `refuse`: names the reason why it is not done; with `SPARK_CCL_NCCL_FALLBACK`,
+//! the call goes to the library that the variable names. `either`: native without that library, and
+//! its function with it. `lack`: refused even with that library, where it would end a group there
+//! and not here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -22,13 +23,14 @@ const SIGNALS: &str = "one-sided signals are not implemented: use ncclSend and n
 const DEVICE_API: &str = "kernels of a program cannot communicate by themselves: use the calls of \
                           the host, or name NVIDIA's libnccl.so.2 by SPARK_CCL_NCCL_FALLBACK";
 
-/// A call of the function of the same name that another library has.
+/// Calls the function of the same name in another library.
 macro_rules! sent {
     ($real:ident $name:ident($($arg:ident: $type:ty)*) -> $output:ty) => {{
         type Function = unsafe extern "C" fn($($type),*) -> <$output as Answer>::Raw;
         forward::send(stringify!($name), $real, || {
             $(let $arg = forward::passed($arg, stringify!($name), $real)?;)*
-            // SAFETY: NCCL's function has this type, but that it returns numbers.
+            // SAFETY: NCCL's function has this type, with numbers for the enumerations that it
+            // returns.
             let function = unsafe { $real.function::<Function>(stringify!($name)) }?;
             // SAFETY: the caller passes what NCCL demands of this function's arguments.
             Ok(unsafe { function($($arg),*) })
@@ -72,8 +74,9 @@ macro_rules! body {
     }};
 }
 
-/// The twin of a row's function: its name with a `p` before it, by which tools reach a function
-/// that they stand in for. Both names are in one module of the compiler's output, as they must be.
+/// The twin of a row's function: its name with a `p` before it, by which a tool reaches the
+/// function that it replaces. An alias works only within one module of the compiler's output, so
+/// both are here.
 macro_rules! twin {
     (single $name:ident) => {};
     ($how:ident $name:ident) => {
@@ -85,21 +88,22 @@ macro_rules! twin {
     };
 }
 
-/// Has the linker export the twins. Rust exports what it has compiled, by a list of names that the
-/// linker takes as patterns: this one is that of all twins, and not one of them.
+/// Has the linker export the twins. Rust passes the linker a list of the names that it has
+/// compiled, and the linker takes them as patterns: this name is a pattern of all twins, and none
+/// of them.
 #[unsafe(export_name = "[p]nccl[A-Z]*")]
 extern "C" fn twins() {}
 
-/// A row, as tests see it.
+/// A row, for tests.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) how: &'static str,
     pub(crate) name: &'static str,
-    /// Names and types, as they are in Rust.
+    /// Names and types of the arguments, as written in Rust.
     pub(crate) arguments: &'static [[&'static str; 2]],
     pub(crate) output: &'static str,
-    /// Why it is refused; else nothing.
+    /// Why the function is refused; empty if it is not.
     pub(crate) reason: &'static str,
 }
 
@@ -117,14 +121,14 @@ macro_rules! reason {
     };
 }
 
-/// Notes what a row's function says if it is refused.
+/// Notes the message of a row's function, if it is refused.
 #[cfg(test)]
 macro_rules! refusal {
     ($said:ident lack $name:ident($($type:ty)*)) => {
         refusal!($said refuse $name($($type)*));
     };
     ($said:ident refuse $name:ident($($type:ty)*)) => {
-        // SAFETY: a refused function looks at no argument, and zeros are one of each type: a
+        // SAFETY: a refused function looks at no argument, and zeros are valid for each type: a
         // number, a pointer, or a structure of these.
         let _ = unsafe { $name($(std::mem::zeroed::<$type>()),*) };
         $said.push((stringify!($name), spark_ccl_abi::failure::last_message()));
@@ -161,7 +165,7 @@ macro_rules! exports {
             reason: reason!($how $what),
         }),*];
 
-        /// What refused functions say, by their names.
+        /// The messages of refused functions, with the functions' names.
         #[cfg(test)]
         pub(crate) fn refusals() -> Vec<(&'static str, String)> {
             let mut said = Vec::new();

@@ -1,4 +1,4 @@
-//! Factors of sums, by the numbers of the reductions that programs make of them.
+//! Factors of sums, by the numbers of the reductions that the user has made with them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -11,17 +11,17 @@ use spark_ccl_log::Mutex;
 
 use crate::types::ncclRedOp_t;
 
-/// The first number that is none of NCCL's own reductions.
+/// The first number after NCCL's own reductions.
 const FIRST: c_int = 5;
 
-/// The number after the last one. No number is used twice, also not by two communicators.
+/// The next number. No number is used twice, not even by two communicators.
 static NEXT: AtomicI32 = AtomicI32::new(FIRST);
 
-/// Those of one communicator, by their numbers.
+/// The factors of one communicator, by their numbers.
 #[derive(Default)]
 pub(crate) struct Factors(Mutex<BTreeMap<ncclRedOp_t, Factor>>);
 
-/// A factor, and what it is one of.
+/// A factor, and its type.
 #[derive(Clone, Copy)]
 pub(crate) struct Factor {
     pub(crate) dtype: DType,
@@ -31,9 +31,9 @@ pub(crate) struct Factor {
 /// Where a factor is.
 #[derive(Clone, Copy)]
 pub(crate) enum Value {
-    /// Its bytes are here.
+    /// The factor's bytes.
     Bytes([u8; 8]),
-    /// At this address of a GPU's memory, from which each call reads it.
+    /// The factor's address in a GPU's memory, from which each call reads it.
     At(usize),
 }
 
@@ -49,13 +49,14 @@ impl Factors {
         Ok(number)
     }
 
-    /// Takes a number back.
+    /// Removes a number.
     pub(crate) fn remove(&self, op: ncclRedOp_t) -> Result<(), Failure> {
         let removed = self.0.lock().remove(&op);
         removed.map(drop).ok_or_else(|| unknown(op))
     }
 
-    /// The reduction of a number, for elements of a type, and its factor if it has one.
+    /// The reduction that a number stands for, with its factor if it has one, for elements of a
+    /// type.
     pub(crate) fn find(&self, op: ncclRedOp_t, dtype: DType) -> Result<(ReduceOp, Value), Failure> {
         if op < FIRST {
             return Ok((reduction(op, "ncclRedOp_t")?, Value::Bytes([0; 8])));

@@ -1,5 +1,6 @@
-//! The library of NVIDIA's that `SPARK_CCL_NCCL_FALLBACK` names: what is not done here goes there.
-//! It is opened once, by that path, and never closed. Knows no communicator.
+//! The fallback: NVIDIA's library, which `SPARK_CCL_NCCL_FALLBACK` names, and which does what this
+//! library does not. It is opened once, by that path, and never closed. Knows no communicator of
+//! ours.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -15,26 +16,26 @@ use spark_ccl_abi::groups::Progress;
 use crate::status::Status;
 use crate::types::{ncclComm_t, ncclUniqueId};
 
-/// The variable that names it.
+/// The variable that names the fallback.
 const VARIABLE: &str = "SPARK_CCL_NCCL_FALLBACK";
-/// The C library's: what the opened library calls is its own, also where this one has a function of
-/// the same name.
+/// The C library's flag: the opened library calls its own functions, even if this library has
+/// functions of the same names.
 const RTLD_DEEPBIND: c_int = 8;
-/// The oldest version that has communicators with a configuration of today's beginning.
+/// The oldest version whose configurations of communicators begin as today's do.
 const OLDEST: c_int = 2_18_00;
 
-/// How often a communicator is asked whether it is ready.
+/// How often a communicator that is being made is asked whether it is ready.
 const POLL_EVERY: Duration = Duration::from_millis(1);
 
-/// `None` in it: the variable is not set.
+/// The fallback; an inner `None` if the variable is not set.
 static REAL: OnceLock<Option<Real>> = OnceLock::new();
 
 unsafe extern "C" {
-    /// This library's own.
+    /// The function of this library itself.
     fn ncclGetVersion(version: *mut c_int) -> Status;
 }
 
-/// The library, opened.
+/// The fallback, opened.
 #[derive(Debug)]
 pub(crate) struct Real {
     library: Library,
@@ -42,24 +43,25 @@ pub(crate) struct Real {
     version: c_int,
 }
 
-/// The library, if the variable names one.
+/// Opens the fallback, if the variable names one.
 ///
 /// # Errors
-/// It cannot be opened, or is none of NVIDIA's.
+/// It cannot be opened, or is not NVIDIA's.
 pub(crate) fn real() -> Result<Option<&'static Real>, Failure> {
     if let Some(known) = REAL.get() {
         return Ok(known.as_ref());
     }
     let builder = Communicator::builder();
-    // SAFETY: it only reads what the kernel has said of this process.
+    // SAFETY: it takes any number, and only reads the auxiliary vector of this process.
     let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     let path = builder.get(VARIABLE).filter(|_| !has_more_rights);
-    // Of two threads, one closes what is still open for the other.
+    // If two threads open it at once, one drops its handle, and the library stays open for the
+    // other.
     let real = path.map(Real::open).transpose()?;
     Ok(REAL.get_or_init(|| real).as_ref())
 }
 
-/// The library, if it was opened.
+/// The fallback, if it was opened.
 pub(crate) fn opened() -> Option<&'static Real> {
     REAL.get()?.as_ref()
 }
@@ -85,7 +87,7 @@ impl Real {
             )));
         }
         let flags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
-        // SAFETY: the user says that this library is NCCL, whose initialisers any program may run.
+        // SAFETY: the user says that this library is NCCL, whose initialisers any process may run.
         let library = unsafe { Library::open(Some(path), flags) };
         let library = library.map_err(|error| refuse(format!("cannot be opened: {error}")))?;
         // SAFETY: NCCL's function has this type.
@@ -95,7 +97,7 @@ impl Real {
             return Err(refuse("is this library itself: name NVIDIA's".to_owned()));
         }
         let mut version = 0;
-        // SAFETY: it writes one number, to a variable of this function.
+        // SAFETY: `ncclGetVersion` writes one number, to a variable of this function.
         unsafe { ask(&raw mut version) };
         if version < OLDEST {
             let oldest = written(OLDEST);
@@ -111,14 +113,14 @@ impl Real {
         })
     }
 
-    /// One of its functions.
+    /// A function of the fallback.
     ///
     /// # Safety
     /// `F` is the type of NCCL's function of this name, or one that differs in enumerations, which
     /// are numbers, and in what pointers point to.
     ///
     /// # Errors
-    /// It has none.
+    /// The fallback has no function of this name.
     pub(crate) unsafe fn function<F: Copy>(&self, name: &str) -> Result<F, Failure> {
         // SAFETY: NCCL's function of this name has the type, as far as it matters (this function's
         // contract).
@@ -131,7 +133,7 @@ impl Real {
         })
     }
 
-    /// What it is, for people.
+    /// The fallback, described for people.
     pub(crate) fn name(&self) -> String {
         format!(
             "NCCL {} at {}, named by {VARIABLE}",
@@ -140,11 +142,12 @@ impl Real {
         )
     }
 
-    /// Begins a group of its own calls in this thread, or ends it. Returns what of it goes on.
+    /// Begins or ends a group of the fallback's calls in this thread, by the function `name`.
+    /// Returns whether the group goes on in the background.
     pub(crate) fn group(&self, name: &str) -> Result<Progress, Failure> {
         // SAFETY: both functions of groups have this type.
         let function = unsafe { self.function::<unsafe extern "C" fn() -> c_int>(name) }?;
-        // SAFETY: it demands nothing.
+        // SAFETY: the functions of groups demand nothing of their callers.
         let result = unsafe { function() };
         self.passed(name, result)?;
         Ok(match Status::from_code(result) {
@@ -153,8 +156,8 @@ impl Real {
         })
     }
 
-    /// Makes a communicator of its own for all ranks of an id. Waits for them; where the library
-    /// makes it in the background, until `check` fails.
+    /// Makes a communicator of the fallback for all ranks of an id. Waits for them; if the fallback
+    /// makes it in the background, only until `check` fails.
     pub(crate) fn connect(
         &self,
         id: &ncclUniqueId,
@@ -168,19 +171,20 @@ impl Real {
         let mut comm = std::ptr::null_mut();
         // SAFETY: NCCL's function has this type.
         let init = unsafe { self.function::<Init>(NAME) }?;
-        // SAFETY: it writes one handle, to a variable of this function.
+        // SAFETY: `ncclCommInitRank` writes one handle, to a variable of this function.
         let made = unsafe { init(&raw mut comm, narrow(size), *id, narrow(rank)) };
         self.passed(NAME, made)?;
         if Status::from_code(made) == Status::InProgress {
             self.wait(comm, check).inspect_err(|_| {
-                // SAFETY: the communicator is this library's, and no one else has it.
+                // SAFETY: the fallback has made the communicator, and nobody else has it. The name
+                // is one of the two that `end` takes.
                 let _ = unsafe { self.end("ncclCommAbort", comm) };
             })?;
         }
         Ok(comm)
     }
 
-    /// Waits until one of its communicators that is being made is ready.
+    /// Waits until a communicator that the fallback is making is ready.
     fn wait(
         &self,
         comm: ncclComm_t,
@@ -192,8 +196,8 @@ impl Real {
         let ask = unsafe { self.function::<Ask>(NAME) }?;
         loop {
             let mut state = 0;
-            // SAFETY: the communicator is one of this library's, and not ended yet. It writes one
-            // number, to a variable of this function.
+            // SAFETY: the communicator is one of the fallback, and not ended yet. The function
+            // writes one number, to a variable of this function.
             let asked = unsafe { ask(comm, &raw mut state) };
             self.passed(NAME, asked)?;
             self.passed("ncclCommInitRank", state)?;
@@ -205,33 +209,34 @@ impl Real {
         }
     }
 
-    /// A unique id of its own.
+    /// A unique id of the fallback.
     pub(crate) fn unique_id(&self) -> Result<ncclUniqueId, Failure> {
         const NAME: &str = "ncclGetUniqueId";
         let mut id = ncclUniqueId { internal: [0; 128] };
         // SAFETY: NCCL's function has this type.
         let get =
             unsafe { self.function::<unsafe extern "C" fn(*mut ncclUniqueId) -> c_int>(NAME) }?;
-        // SAFETY: it writes one id, to a variable of this function.
+        // SAFETY: `ncclGetUniqueId` writes one id, to a variable of this function.
         let got = unsafe { get(&raw mut id) };
         self.passed(NAME, got).map(|()| id)
     }
 
-    /// Ends one of its communicators by a function: `ncclCommDestroy`, or `ncclCommAbort`.
+    /// Ends a communicator of the fallback by the function `name`: `ncclCommDestroy`, or
+    /// `ncclCommAbort`.
     ///
     /// # Safety
-    /// The name is one of these two. The communicator is one of this library's, and not used again.
+    /// The name is one of these two. The communicator is one of the fallback, and not used again.
     pub(crate) unsafe fn end(&self, name: &str, comm: ncclComm_t) -> Result<(), Failure> {
-        // SAFETY: both of NCCL's functions have this type, and the name is one of theirs (this
-        // function's contract).
+        // SAFETY: both functions have this type, and `name` is one of them (this function's
+        // contract).
         let end = unsafe { self.function::<unsafe extern "C" fn(ncclComm_t) -> c_int>(name) }?;
-        // SAFETY: the communicator is one of this library's, and not used again (this function's
+        // SAFETY: the communicator is one of the fallback, and not used again (this function's
         // contract).
         let ended = unsafe { end(comm) };
         self.passed(name, ended)
     }
 
-    /// What has failed, if this result of a function says so, with the library's own words.
+    /// An error in the fallback's own words, if this result of the function `name` is one.
     pub(crate) fn passed(&self, name: &str, result: c_int) -> Result<(), Failure> {
         if matches!(result, 0 | 7) {
             return Ok(());
@@ -244,58 +249,58 @@ impl Real {
         Err(Failure::new(Status::from_code(result).kind(), message))
     }
 
-    /// Its last error.
+    /// The fallback's last error.
     fn last(&self) -> String {
         type Last = unsafe extern "C" fn(ncclComm_t) -> *const c_char;
         // SAFETY: NCCL's function has this type.
         let Ok(last) = (unsafe { self.function::<Last>("ncclGetLastError") }) else {
             return String::new();
         };
-        // SAFETY: it accepts null, which stands for no communicator.
+        // SAFETY: `ncclGetLastError` accepts null, which stands for no communicator.
         let text = unsafe { last(std::ptr::null_mut()) };
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: it is not null, so it is a text that ends in a null character, and that this
-        // thread's next call of the library changes at the earliest.
+        // SAFETY: `text` is not null, so it is a text that ends in a null character. Only a later
+        // call of this thread into the fallback changes it, and the text is copied before that.
         unsafe { CStr::from_ptr(text) }
             .to_string_lossy()
             .into_owned()
     }
 }
 
-/// Where this process's `malloc` is, if it is not the C library's. That a program has its own is
-/// not seen: it may as well be the program's entry for the C library's.
+/// The library that this process's `malloc` is in, if it is not the C library. `None` for a
+/// `malloc` in the executable: that may be the executable's entry for the one of the C library.
 fn other_allocator() -> Option<String> {
     let this = Library::this();
-    // SAFETY: the C library's function has this type, and so has one that stands in for it. It is
-    // not called.
+    // SAFETY: the C library's function has this type, and so has any replacement. It is not called.
     let malloc = unsafe { this.get::<unsafe extern "C" fn(usize) -> *mut c_void>(b"malloc\0") };
     let (place, name) = home(*malloc.ok()? as *const c_void)?;
-    // SAFETY: it only reads what the kernel has said of this process.
+    // SAFETY: it takes any number, and only reads the auxiliary vector of this process.
     let program = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
     let known = [program, libc::getauxval as *const c_void];
     let is_known = known.into_iter().filter_map(home).any(|own| own.0 == place);
     (!is_known).then_some(name)
 }
 
-/// The address and the name of what has mapped an address.
+/// The start and the name of the library or executable that an address is in.
 fn home(address: *const c_void) -> Option<(usize, String)> {
     let mut found = MaybeUninit::zeroed();
-    // SAFETY: it takes any address, and writes to a variable of this function.
+    // SAFETY: `dladdr` takes any address, and writes to a variable of this function.
     let is_found = unsafe { libc::dladdr(address, found.as_mut_ptr()) } != 0;
-    // SAFETY: all zeros are a `Dl_info`, and so is what was written.
+    // SAFETY: the variable began as zeros, which are a valid `Dl_info`, and `dladdr` writes a valid
+    // one.
     let found: libc::Dl_info = unsafe { found.assume_init() };
     if !is_found || found.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: it is not null, so it is a text that ends in a null character, and stays while the
-    // library is mapped: it has functions that this process calls.
+    // SAFETY: the name is not null, so it is a text that ends in a null character. It stays while
+    // the library is mapped, and this process calls functions of that library, so it stays mapped.
     let name = unsafe { CStr::from_ptr(found.dli_fname) };
     Some((found.dli_fbase.addr(), name.to_string_lossy().into_owned()))
 }
 
-/// A version as people write it.
+/// A version, as people write it.
 fn written(version: c_int) -> String {
     // Before 2.9, a version had a digit for the middle part.
     let (major, minor, patch) = if version < 10_000 {

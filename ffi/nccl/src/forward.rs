@@ -1,7 +1,6 @@
-//! What goes to the library of NVIDIA's that `SPARK_CCL_NCCL_FALLBACK` names: functions that are
-//! not done here, and every function of a communicator that is none of ours. That library, where a
-//! program has mapped it itself, calls some of its functions by their names, and so comes here with
-//! its own communicators.
+//! Passes calls on to the fallback: functions that are not done here, and every function of a
+//! communicator that is not ours. Such communicators come from the fallback itself: where the user
+//! has mapped it, too, it calls some of its functions by their names, and so reaches ours.
 
 use std::any::Any;
 
@@ -14,18 +13,17 @@ use crate::refusal::Answer;
 use crate::status::Status;
 use crate::types::ncclComm_t;
 
-/// Functions that all ranks call, so that they can make a communicator of that library's.
+/// Functions that all ranks call, so that they can make a communicator of the fallback.
 const COLLECTIVE: [&str; 2] = ["ncclCommWindowRegister", "ncclDevCommCreate"];
 
-/// Whether an argument is a communicator of another library's.
+/// Whether an argument is a communicator of another library.
 pub(crate) fn is_foreign<T: 'static>(argument: &T) -> bool {
     let argument: &dyn Any = argument;
     let comm = argument.downcast_ref::<ncclComm_t>();
     comm.is_some_and(|comm| !comm.is_null() && !is_ours(*comm))
 }
 
-/// An argument for a function of that library's: one of our communicators becomes the one that
-/// stands behind it.
+/// An argument for a function of the fallback: one of our communicators is replaced by its shadow.
 pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Result<T, Failure> {
     let any: &mut dyn Any = &mut argument;
     if let Some(comm) = any.downcast_mut::<ncclComm_t>()
@@ -51,8 +49,8 @@ pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Re
     Ok(argument)
 }
 
-/// The communicator that stands behind ours; with all its ranks, makes it first. Within a group
-/// that library would make it only at the group's end.
+/// The shadow of our communicator. Makes it first, with all ranks, if the function is collective.
+/// Not within a group, where the fallback would make it only at the group's end.
 fn made(own: &Comm, name: &str, real: &Real) -> Result<ncclComm_t, Failure> {
     if let Some(made) = own.shadow.get() {
         return Ok(made);
@@ -61,7 +59,7 @@ fn made(own: &Comm, name: &str, real: &Real) -> Result<ncclComm_t, Failure> {
     own.shadow.made(&own.inner, real)
 }
 
-/// Calls a function of that library's, and says what has failed.
+/// Calls a function of the fallback, and keeps the message of a failure.
 pub(crate) fn send<A: Answer>(
     name: &str,
     real: &Real,

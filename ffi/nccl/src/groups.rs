@@ -1,5 +1,5 @@
-//! Groups: a thread's calls that proceed together, and ranks that meet. Where calls go to another
-//! library, its groups begin and end with ours.
+//! Groups: a thread's calls that proceed together, and ranks that meet. With a fallback, its groups
+//! begin and end with ours.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use crate::fallback::opened;
 use crate::status::{Status, progressing};
 
 thread_local! {
-    /// How many groups of the other library's this thread has open.
+    /// How many groups of the fallback this thread has open.
     static THEIRS: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn end() -> Status {
     progressing(|| {
         let theirs = end_theirs();
         let ended = groups::end();
-        // Programs ask each communicator of theirs and of ours whether it is ready.
+        // After `ncclInProgress`, users ask each communicator of the group whether it is ready.
         Ok(match theirs? {
             Progress::Background => ended.map(|_| Progress::Background)?,
             Progress::Done => ended?,

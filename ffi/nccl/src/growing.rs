@@ -14,7 +14,7 @@ use crate::rendezvous::{self, connect, init_rank_config};
 use crate::status::Status;
 use crate::types::{ncclComm_t, ncclConfig_t, ncclUniqueId};
 
-/// `ncclCommGetUniqueId`: one for [`grow`].
+/// `ncclCommGetUniqueId`: an id for [`grow`].
 ///
 /// # Safety
 /// `id` is null or can be written.
@@ -26,12 +26,12 @@ pub(crate) unsafe fn unique_id(comm: ncclComm_t, id: *mut ncclUniqueId) -> Statu
     }
 }
 
-/// `ncclCommGrow`. One of the old ranks has the id; they keep their numbers. A new rank has no
-/// communicator, and a number.
+/// `ncclCommGrow`. One of the old ranks passes the id; old ranks keep their numbers. A new rank
+/// passes its number, the id, and no communicator.
 ///
 /// # Safety
-/// `id` is null or points to one. `new` is null or can be written. `config` is null, or
-/// [as it must be](Options::read).
+/// `id` is null or points to an id. `new` is null or can be written. `config` is null, or [as it
+/// must be](Options::read).
 pub(crate) unsafe fn grow(
     comm: ncclComm_t,
     size: c_int,
@@ -42,7 +42,7 @@ pub(crate) unsafe fn grow(
 ) -> Status {
     let mut own = None;
     if !id.is_null() {
-        // SAFETY: `id` is not null, so it points to one (this function's contract).
+        // SAFETY: `id` is not null, so it points to an id (this function's contract).
         own = Some(unsafe { id.read() });
     }
     if comm.is_null() {
@@ -72,7 +72,7 @@ pub(crate) unsafe fn grow(
         Ok(Plan::new(from, move |cancel: &Cancel| {
             let id = {
                 let its = Arc::clone(&parent);
-                // In a forked child there is nothing to leave.
+                // Fails only in a forked child, which has nothing to leave.
                 let _on_cancel = cancel.on_cancel(move || drop(its.inner.leave()));
                 shared(&parent.inner, own)?
             };

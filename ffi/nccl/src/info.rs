@@ -1,4 +1,4 @@
-//! What the library says about itself and about errors.
+//! The version, and the texts of errors.
 
 use std::ffi::{c_char, c_int};
 
@@ -25,12 +25,12 @@ pub(crate) unsafe fn version(version: *mut c_int) -> Status {
     })
 }
 
-/// `ncclGetErrorString`, of any number.
+/// `ncclGetErrorString`, for any number.
 pub(crate) fn error_string(result: c_int) -> *const c_char {
     words(result).as_ptr()
 }
 
-/// `ncclGetLastError`: this thread's, whatever the communicator.
+/// `ncclGetLastError`: this thread's last error, of any communicator.
 pub(crate) fn last_error_of(_comm: ncclComm_t) -> *const c_char {
     last_error()
 }

@@ -1,10 +1,9 @@
-//! NCCL's ABI, of version 2.32.3, on spark-ccl: a `libnccl.so.2` for programs that are not changed.
+//! NCCL's ABI, of version 2.32.3, on spark-ccl: a `libnccl.so.2` for unchanged programs.
 //!
-//! [`exports`] is the table of all functions: those that are implemented here, and those that are
-//! refused. Layouts, numbers and meanings are those that NCCL documents. Names of functions,
-//! parameters and members are those of NVIDIA's `nccl.h`, which is under the Apache License 2.0;
-//! nothing else of its text is here. What this has in common with the library's own C interface is
-//! in `crates/abi`.
+//! [`exports`] is the table of all functions, implemented or refused. Layouts, numbers and meanings
+//! are as NCCL documents them. Names of functions, parameters and members are those of NVIDIA's
+//! `nccl.h`, which is under the Apache License 2.0; nothing else of its text is here. The part in
+//! common with the library's own C interface is in `crates/abi`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,5 +1,5 @@
-//! When communicators are made: at once, in the background, or at the end of a group. Knows how a
-//! communicator is made only as work to be done.
+//! When communicators are made: at once, in the background, or at the end of a group. Does not know
+//! how: that is a closure.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::{banner, fallback};
 
 /// How a communicator is made.
 pub(crate) struct Plan<W> {
-    /// What it is made from. Its ranks then agree over that one, between their calls.
+    /// The communicator that it is made from, over which the ranks then agree, between their calls.
     parent: Option<(ncclComm_t, Arc<Comm>)>,
-    /// Whether this rank will be in it.
+    /// Whether this rank will be in the new communicator.
     is_member: bool,
     work: W,
 }
@@ -32,12 +32,12 @@ impl<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'stati
         }
     }
 
-    /// The same, of a rank that takes part, and may not be in it.
+    /// Sets whether this rank, which takes part in any case, will be in the new communicator.
     pub(crate) fn of_member(self, is_member: bool) -> Self {
         Self { is_member, ..self }
     }
 
-    /// The work, which then says what became of it.
+    /// The plan as work that ends by setting the result.
     fn into_work(
         self,
         maker: Option<Maker>,
@@ -66,7 +66,7 @@ impl<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'stati
     }
 }
 
-/// Logs what was made, in the words that tools search for.
+/// Logs the new communicator, in the words that tools search for.
 fn say(handle: usize, comm: &Communicator) {
     let device = comm.device();
     let shown = device.map_or("-1".to_owned(), |device| device.to_string());
@@ -79,7 +79,7 @@ fn say(handle: usize, comm: &Communicator) {
     );
 }
 
-/// The PCI address of a device as NCCL writes it: its digits, as one number.
+/// The PCI address of a device, as NCCL writes it: all its digits, as one number.
 fn bus_id(device: usize) -> String {
     let digits = spark_ccl_cuda::bus_id(device).unwrap_or_default();
     let digits = digits.replace([':', '.'], "");
@@ -106,7 +106,7 @@ pub(crate) unsafe fn make<
     progressing(|| unsafe { begin(to, config, prepare) })
 }
 
-/// The same, within a guard.
+/// [`make`] without its guard.
 ///
 /// # Safety
 /// That of [`make`].
@@ -135,7 +135,7 @@ unsafe fn attempt<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + 
     unsafe { to.write(std::ptr::null_mut()) };
     // SAFETY: `config` is null or as it must be (this function's contract).
     let options = unsafe { Options::read(config) }?;
-    // What is wrong with it is said at once, and not where it is needed.
+    // So an unusable fallback is reported now, and not only when it is needed.
     fallback::real()?;
     let plan = prepare(&options)?;
     let (handle, maker) = if plan.is_member {

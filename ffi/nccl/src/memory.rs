@@ -1,5 +1,5 @@
-//! Memory that a program registers: it need not, so this changes nothing. Windows are null, which
-//! programs take to mean that there are none.
+//! Memory that the user registers. Calls do not need that, so these functions change nothing.
+//! Windows are null, which tells users that there are none.
 
 use std::ffi::{c_int, c_void};
 
@@ -65,7 +65,7 @@ pub(crate) fn deregister_window(comm: ncclComm_t, window: ncclWindow_t) -> Statu
     })
 }
 
-/// `ncclWinGetUserPtr`, of null: null.
+/// `ncclWinGetUserPtr`: null for the null window.
 ///
 /// # Safety
 /// `pointer` is null or can be written.

@@ -1,4 +1,4 @@
-//! Reductions that a program makes: sums with a factor.
+//! Reductions that the user makes: sums with a factor.
 
 use std::ffi::{c_int, c_void};
 
@@ -18,9 +18,8 @@ const IMMEDIATE: c_int = 1;
 /// `ncclRedOpCreatePreMulSum`.
 ///
 /// # Safety
-/// `op` is null or can be written. `scalar` is null or points to an element of the type: of the
-/// host's memory where its residence says so, and otherwise it stays there until the calls with it
-/// have run.
+/// `op` is null or can be written. `scalar` is null or points to an element of the type: in the
+/// host's memory if `residence` says so; otherwise it stays there until the calls with it have run.
 pub(crate) unsafe fn create(
     op: *mut ncclRedOp_t,
     scalar: *mut c_void,

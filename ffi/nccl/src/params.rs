@@ -1,4 +1,4 @@
-//! Parameters: those of NCCL's variables that have an effect here, as they are set now. One that is
+//! Parameters: NCCL's variables that have an effect here, as they are set now. A variable that is
 //! not set is an empty text, and no number.
 
 use std::cell::RefCell;
@@ -14,20 +14,20 @@ use crate::status::Status;
 use crate::types::ncclParamHandle_t;
 
 thread_local! {
-    /// The texts that this thread was given last, by [`string`] and by [`parameter`]: a program
-    /// reads them until it asks for others.
+    /// The last texts that [`string`] and [`parameter`] have returned to this thread: the user
+    /// reads them until the next call.
     static TEXTS: RefCell<[CString; 2]> = RefCell::default();
-    /// The names that it was given last, and where each of them is.
+    /// The names that [`keys`] has returned last to this thread, and the address of each.
     static KEYS: RefCell<(Vec<CString>, Vec<*const c_char>)> = RefCell::default();
 }
 
-/// All parameters. The handle of one is its place here, from 1 on.
+/// All parameters. The handle of a parameter is its place here, counted from 1.
 fn names() -> Vec<&'static str> {
     let ours = Builder::variables().filter(|name| name.starts_with("NCCL_"));
     ours.collect()
 }
 
-/// How a parameter is set.
+/// The value of a parameter.
 fn value(name: &str) -> String {
     let builder = Communicator::builder();
     builder.get(name).unwrap_or_default().to_owned()
@@ -43,7 +43,7 @@ fn raw(value: String) -> Vec<u8> {
     bytes
 }
 
-/// The name of a handle.
+/// The name of the parameter with this handle.
 fn known(handle: ncclParamHandle_t) -> Result<&'static str, Failure> {
     let place = given(handle, "the handle")?.addr();
     names().get(place - 1).copied().ok_or_else(|| {
@@ -58,8 +58,8 @@ fn known(handle: ncclParamHandle_t) -> Result<&'static str, Failure> {
 /// # Safety
 /// `key` is null or a string that ends in a null character.
 unsafe fn place(key: *const c_char) -> Result<usize, Failure> {
-    // SAFETY: `given` has refused null, and otherwise it is a string that ends in a null character
-    // (this function's contract), which is not used longer.
+    // SAFETY: `given` has refused null, and otherwise `key` is a string that ends in a null
+    // character (this function's contract). The text is not used after this function.
     let key = unsafe { text(given(key, "key")?) }.unwrap_or_default();
     let found = names().iter().position(|name| *name == key);
     found.ok_or_else(|| {
@@ -70,9 +70,9 @@ unsafe fn place(key: *const c_char) -> Result<usize, Failure> {
     })
 }
 
-/// Keeps a text for this thread, and says where it is.
+/// Keeps a text for this thread, and returns its address.
 fn keep(own: usize, text: String) -> *const c_char {
-    // A variable has no null character.
+    // The value of a variable has no null character.
     let text = CString::new(text).unwrap_or_default();
     TEXTS.with_borrow_mut(|texts| {
         texts[own] = text;
@@ -97,7 +97,7 @@ pub(crate) unsafe fn bind(out: *mut ncclParamHandle_t, key: *const c_char) -> St
     })
 }
 
-/// `ncclParamGetI8` and the others of numbers.
+/// `ncclParamGetI8` and the functions for other numbers.
 ///
 /// # Safety
 /// `out` is null or can be written.
@@ -209,7 +209,7 @@ pub(crate) unsafe fn keys(table: *mut *mut *const c_char, len: *mut c_int) -> St
         let keys: Vec<_> = names().into_iter().flat_map(CString::new).collect();
         let places: Vec<_> = keys.iter().map(|key| key.as_ptr()).collect();
         let count = c_int::try_from(places.len()).unwrap_or(c_int::MAX);
-        // What the texts own does not move with them.
+        // The characters of a `CString` do not move when the vector does.
         let start = KEYS.with_borrow_mut(|kept| {
             *kept = (keys, places);
             kept.1.as_mut_ptr()
@@ -231,7 +231,7 @@ pub(crate) fn dump() {
         let mut out = std::io::stdout().lock();
         for name in names() {
             let value = builder.get(name).unwrap_or_default();
-            // Where nobody reads it, nothing is lost.
+            // An error means that nobody reads the output, so nothing is lost.
             let _ = writeln!(out, "{name}={value}");
         }
         Ok(())

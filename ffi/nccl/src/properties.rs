@@ -1,4 +1,4 @@
-//! What a communicator can do, and the memory of GPUs that it has.
+//! The properties of a communicator, and its statistics of GPU memory.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -11,8 +11,9 @@ use crate::config::copy;
 use crate::status::Status;
 use crate::types::{ncclComm_t, ncclCommMemStat_t, ncclCommProperties_t};
 
-/// `ncclCommQueryProperties`: as many as the caller knows. None of them is there but what every
-/// communicator has: no device API, and none of its kinds of memory and networks.
+/// `ncclCommQueryProperties`: fills the members that the caller's version has. Only the properties
+/// of every communicator are set: there is no device API, and none of its kinds of memory and
+/// networks.
 ///
 /// # Safety
 /// `properties` is null, or points to a structure that is as long as its `size` says, if that is
@@ -41,8 +42,9 @@ pub(crate) unsafe fn query(comm: ncclComm_t, properties: *mut ncclCommProperties
             ..ncclCommProperties_t::UNSET
         };
         let known = own.size.min(size_of::<ncclCommProperties_t>());
-        // SAFETY: the structure is as long as its `size` says, of which this is no more, and can be
-        // written (this function's contract). It is no variable of this function.
+        // SAFETY: the structure has `own.size` bytes, which can be written (this function's
+        // contract), and `known` is no more. It does not overlap `told`, a variable of this
+        // function.
         unsafe {
             std::ptr::from_ref(&told)
                 .cast::<u8>()
@@ -52,7 +54,7 @@ pub(crate) unsafe fn query(comm: ncclComm_t, properties: *mut ncclCommProperties
     })
 }
 
-/// `ncclCommMemStats`, of a communicator without a GPU.
+/// `ncclCommMemStats`, for a communicator without a GPU.
 ///
 /// # Safety
 /// `value` is null or can be written.

@@ -1,4 +1,4 @@
-//! What functions answer that are not done here.
+//! The answers of functions that are not done here.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,15 +7,16 @@ use spark_ccl_abi::failure::{Failure, Kind, guarded, last_error};
 use crate::status::Status;
 use crate::types::ncclTeam_t;
 
-/// What a function returns.
+/// The type that a function returns.
 pub(crate) trait Answer: Sized {
-    /// What another library's function returns in its place: any number for a result.
+    /// The type that another library's function returns instead: any number for a result.
     type Raw;
 
-    /// The same, of this library's type. A result's failure is said by `say`.
+    /// Converts another library's answer. `say` keeps the message of a failure, and returns its
+    /// code.
     fn of(raw: Self::Raw, say: impl FnOnce(c_int) -> Status) -> Self;
 
-    /// Where nothing was done, and the failure was said.
+    /// The answer if nothing was done. The failure's message is kept already.
     fn nothing(failed: Status) -> Self;
 }
 
@@ -32,7 +33,7 @@ impl Answer for Status {
     }
 }
 
-/// Of functions that return something else than a result: nothing.
+/// For functions that return no result code: their empty answer.
 macro_rules! nothing {
     ($($output:ty = $nothing:expr;)*) => {$(
         impl Answer for $output {
@@ -56,12 +57,13 @@ nothing! {
     ncclTeam_t = ncclTeam_t { nRanks: 0, rank: 0, stride: 0 };
 }
 
-/// What a function returns that cannot be called, once its message is the thread's last one.
+/// Makes the failure's message the thread's last one, and returns the answer of a function that
+/// cannot be called.
 pub(crate) fn failed<A: Answer>(failure: Failure) -> A {
     A::nothing(guarded(|| Err(failure)))
 }
 
-/// The same of one that is not done here.
+/// As [`failed`], for a function that is not done here.
 pub(crate) fn refused<A: Answer>(function: &str, reason: &str) -> A {
     let message = format!("{function} is refused by spark-ccl's libnccl.so.2: {reason}");
     failed(Failure::new(Kind::Usage, message))

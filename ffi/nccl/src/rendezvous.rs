@@ -80,8 +80,8 @@ pub(crate) unsafe fn init_rank_scalable(
     config: *mut ncclConfig_t,
 ) -> Status {
     let prepare = |options: &Options| {
-        // SAFETY: `ids` is null or points to `count` ids (this function's contract), of which
-        // the first is copied within this closure.
+        // SAFETY: `ids` is null or points to `count` ids (this function's contract). The first is
+        // copied within this closure, and the slice is not used longer.
         let ids = unsafe { slice(ids, natural(count, "nId")?, "commIds") }?;
         let Some(id) = ids.first() else {
             return Err(Failure::invalid("nId is 0, and ranks meet by an id"));
@@ -96,11 +96,11 @@ pub(crate) unsafe fn init_rank_scalable(
     unsafe { make(comm, config, prepare) }
 }
 
-/// `ncclCommInitAll`: all ranks are this process's.
+/// `ncclCommInitAll`: all ranks are in this process.
 ///
 /// # Safety
-/// `comms` is null or can be written, as many as `count` says. `devices` is null or points to as
-/// many numbers.
+/// `comms` is null, or `count` handles can be written there. `devices` is null or points to `count`
+/// numbers.
 pub(crate) unsafe fn init_all(
     comms: *mut ncclComm_t,
     count: c_int,
@@ -132,8 +132,8 @@ pub(crate) unsafe fn init_all(
                 let builder = builder.set("SPARK_CCL_DEVICE", &device.to_string());
                 Ok(Plan::new(None, connect(builder, count, &id, rank)?))
             };
-            // SAFETY: `given` has refused null, and otherwise `count` communicators can be written
-            // (this function's contract), of which this is one. There is no configuration.
+            // SAFETY: `given` has refused null, and otherwise `count` handles can be written (this
+            // function's contract). `rank` is less than `count`. There is no configuration.
             let begun = unsafe { begin(comms.add(rank as usize), std::ptr::null(), prepare) };
             outcome = outcome.and(begun.map(drop));
         }
@@ -154,7 +154,7 @@ pub(crate) unsafe fn split(
 ) -> Status {
     let prepare = |_: &Options| {
         let parent = enter(comm)?;
-        // Any number below 0 means that the rank is in none.
+        // With a negative color, the rank is in no part.
         let color = u32::try_from(color).ok();
         let own = Some((comm, Arc::clone(&parent)));
         let split = move |cancel: &Cancel| Ok(parent.inner.split_unless(cancel, color, key)?);
@@ -213,7 +213,7 @@ pub(crate) unsafe fn shrink(
     unsafe { make(rest, config, prepare) }
 }
 
-/// The communicator of those that were not excluded, if all of them are still there.
+/// A communicator of the ranks that were not excluded, if all of them are still there.
 fn without(
     cancel: &Cancel,
     parent: &Communicator,

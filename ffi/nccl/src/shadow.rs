@@ -1,5 +1,5 @@
-//! The communicator of NVIDIA's library that stands behind one of ours, for functions that only
-//! that library has. Made by the first collective of these.
+//! The shadow of one of our communicators: a communicator of the fallback with the same ranks, for
+//! functions that only the fallback has. The first collective one of these makes it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,9 +13,9 @@ use crate::types::{ncclComm_t, ncclUniqueId};
 
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
-    /// None until it was made; then the handle's address.
+    /// The handle's address; `None` until it was made.
     handle: Mutex<Option<usize>>,
-    /// Whether it is to end without the other ranks. A flag on its own: relaxed.
+    /// Whether it is to end without the other ranks. Orders no other memory: relaxed.
     is_aborted: AtomicBool,
 }
 
@@ -26,7 +26,8 @@ impl Shadow {
         handle.map(std::ptr::with_exposed_provenance_mut)
     }
 
-    /// The handle; with all ranks of the communicator, makes it first. Waits for them.
+    /// The handle. Makes the shadow first, if there is none, with all ranks of the communicator,
+    /// and waits for them.
     pub(crate) fn made(&self, comm: &Communicator, real: &Real) -> Result<ncclComm_t, Failure> {
         let mut own = self.handle.lock();
         if let Some(handle) = *own {
@@ -44,14 +45,13 @@ impl Shadow {
         Ok(handle)
     }
 
-    /// Has it end without the other ranks, for which its orderly end waits.
+    /// Has it end without the other ranks. (Its orderly end waits for them.)
     pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Relaxed);
     }
 }
 
-/// A unique id of the other library, which the first rank makes for all. Where it makes none, all
-/// learn that.
+/// A unique id of the fallback, which rank 0 makes for all. If rank 0 fails, all learn that.
 fn shared_id(comm: &Communicator, real: &Real) -> Result<ncclUniqueId, Failure> {
     let own = match comm.rank() {
         0 => real.unique_id().map(Some),
@@ -82,8 +82,8 @@ impl Drop for Shadow {
             } else {
                 "ncclCommDestroy"
             };
-            // SAFETY: the handle is one that this library has made, and only this has it, which is
-            // being dropped. The name is one of the two.
+            // SAFETY: the fallback has made the handle, and only this value has it, which is being
+            // dropped. The name is one of the two that `end` takes.
             if let Err(failure) = unsafe { real.end(name, handle) } {
                 spark_ccl_log::warn!("{}", failure.message());
             }

@@ -30,7 +30,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The result of a code; an internal error of one that is none.
+    /// The result of a code; an internal error if the code is unknown.
     pub(crate) fn from_code(code: c_int) -> Self {
         match code {
             0 => Self::Success,
@@ -45,7 +45,7 @@ impl Status {
         }
     }
 
-    /// The kind of failure that it stands for.
+    /// The kind of failure that this result stands for.
     pub(crate) fn kind(self) -> Kind {
         match self {
             Self::Cuda => Kind::Device,
@@ -75,7 +75,7 @@ impl Code for Status {
     }
 }
 
-/// Runs the body of a function that may return before all is done; no panic passes.
+/// Runs the body of a function that may return before its work is done; no panic passes.
 pub(crate) fn progressing(body: impl FnOnce() -> Result<Progress, Failure>) -> Status {
     let mut progress = Progress::Done;
     let outcome = guarded(|| {
@@ -88,7 +88,7 @@ pub(crate) fn progressing(body: impl FnOnce() -> Result<Progress, Failure>) -> S
     }
 }
 
-/// NCCL's words for a code, byte for byte: programs compare them.
+/// NCCL's words for a code, byte for byte: users compare them.
 pub(crate) fn words(result: c_int) -> &'static CStr {
     match result {
         0 => c"no error",

@@ -1,5 +1,5 @@
-//! Teams: ranks at equal distances. Without a device API, no rank reaches another one's memory by
-//! load and store, so each is alone in its team of those.
+//! Teams: ranks at equal distances. Without a device API, no rank reaches another rank's memory by
+//! load and store, so each is alone in its team for that.
 
 use std::ffi::c_int;
 
@@ -51,7 +51,7 @@ pub(crate) fn rank_alone(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_i
     from(0, team, rank)
 }
 
-/// Where a rank of a team is, if this one is at `own`.
+/// The number in the communicator of a rank of a team, if this rank's number is `own`.
 fn from(own: c_int, team: ncclTeam_t, rank: c_int) -> c_int {
     let ranks = rank.checked_sub(team.rank);
     let distance = ranks.and_then(|ranks| ranks.checked_mul(team.stride));

@@ -1,5 +1,5 @@
-//! The types of NCCL's functions, by their names in C: what callers lay out, and what they only
-//! have pointers to.
+//! The types of NCCL's functions, by their names in C: structures that callers fill, and structures
+//! that they only have pointers to.
 
 #![allow(non_camel_case_types, non_snake_case)]
 
@@ -11,25 +11,25 @@ pub use crate::status::Status as ncclResult_t;
 
 /// A communicator: its handle. No other argument is of this type.
 pub type ncclComm_t = *mut ncclComm;
-/// A result that C passes, which may be any number.
+/// A result that C passes: any number.
 pub type ncclResultNumber = c_int;
 /// An element type. C may pass any number, which an enumeration of Rust could not hold.
 pub type ncclDataType_t = c_int;
-/// A reduction: one of NCCL's, or one that was made.
+/// A reduction: one of NCCL's, or one that the user has made.
 pub type ncclRedOp_t = c_int;
 /// Where a factor is.
 pub type ncclScalarResidence_t = c_int;
-/// What `ncclCommMemStats` is asked for.
+/// Which statistic `ncclCommMemStats` returns.
 pub type ncclCommMemStat_t = c_int;
-/// What `ncclTeamCft` is asked for.
+/// Which team `ncclTeamCft` returns.
 pub type ncclCftTeamMode_t = c_int;
-/// A window, of which there are none here.
+/// A window. This library has none.
 pub type ncclWindow_t = *mut c_void;
 /// A parameter.
 pub type ncclParamHandle_t = *mut c_void;
-/// A stream of CUDA's.
+/// A CUDA stream.
 pub type cudaStream_t = CUstream;
-/// An event of CUDA's.
+/// A CUDA event.
 pub type cudaEvent_t = CUevent;
 /// Memory of several GPUs at one address: a structure of one pointer.
 pub type ncclMultimemHandle_t = *mut c_void;
@@ -52,7 +52,7 @@ pub struct ncclTeam_t {
     pub(crate) stride: c_int,
 }
 
-/// Structures that callers only have pointers to, or that nothing here looks into.
+/// Structures that callers only have pointers to, or whose members nothing here reads.
 macro_rules! opaque {
     ($($name:ident)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
@@ -78,14 +78,14 @@ opaque! {
     ncclSimInfo_t
 }
 
-/// A structure of which later versions have more members.
+/// A structure that gets more members in later versions.
 pub(crate) trait Growing {
-    /// How many of the bytes of a structure of this size are whole members.
+    /// How many bytes the whole members have, in a structure of this size.
     fn whole(size: usize) -> usize;
 }
 
-/// Structures of which later versions have more members, in order, each with the version of NCCL
-/// that brought it, and what it is if it was not set.
+/// Structures that get more members in later versions. The members are in order, each with the
+/// version of NCCL that brought it, and its value when it is not set.
 macro_rules! growing {
     ($($(#[$doc:meta])* $name:ident { $($since:literal $member:ident: $type:ty = $unset:expr;)* })*)
         => {$(
@@ -104,10 +104,10 @@ macro_rules! growing {
         }
 
         impl $name {
-            /// One in which nothing was set.
+            /// A structure with nothing set.
             pub(crate) const UNSET: Self = Self { $($member: $unset,)* };
 
-            /// Each member with its offset, and since when there is one.
+            /// Each member's name, its offset, and the version that brought it.
             #[cfg(test)]
             pub(crate) const MEMBERS: &[(&'static str, usize, u32)] =
                 &[$((stringify!($member), std::mem::offset_of!($name, $member), $since),)*];
@@ -115,11 +115,11 @@ macro_rules! growing {
     )*};
 }
 
-/// A number that was not set.
+/// A number that is not set.
 pub(crate) const UNDEFINED: c_int = c_int::MIN;
 
 growing! {
-    /// `ncclConfig_t`: what is configured of a communicator.
+    /// `ncclConfig_t`: the configuration of a communicator.
     ncclConfig_t {
         21400 size: usize = size_of::<Self>();
         21400 magic: c_uint = 0;
@@ -148,7 +148,7 @@ growing! {
         23100 hostCftMode: c_int = UNDEFINED;
         23200 nvlsHostMode: c_int = UNDEFINED;
     }
-    /// `ncclCollConfig_t`: what is configured of a call.
+    /// `ncclCollConfig_t`: the configuration of a call.
     ncclCollConfig_t {
         23100 size: usize = size_of::<Self>();
         23100 magic: c_uint = 0;

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-/// Each function and its twin, but for the one that has none.
+/// Each function and its twin. One function has no twin.
 #[test]
 fn rows_are_what_is_on_record() {
     let twins = ROWS.iter().filter(|row| row.how != "single");
@@ -27,7 +27,7 @@ fn refusals_name_the_function_and_the_reason() {
     assert_eq!(said.len(), refused.len());
 }
 
-/// The table of the documents, which is to be copied from the message of a failure.
+/// The table in the documents. If this fails, copy the table from its message.
 #[test]
 fn the_documents_have_the_table() {
     let mut rows = BTreeMap::<_, Vec<_>>::new();
@@ -65,7 +65,7 @@ fn declarations() {
     }
 }
 
-/// Prints where C has the members of structures, for `tests/nccl-abi.sh`.
+/// Prints the offsets of structures' members in C, for `tests/nccl-abi.sh`.
 #[test]
 fn layouts() {
     let print = |structure: &str, bytes: usize, members: &[(&str, usize, u32)]| {
@@ -88,7 +88,7 @@ fn layouts() {
     print_all!(ncclConfig_t ncclCollConfig_t ncclEncryptionConfig_t ncclCommProperties_t);
 }
 
-/// A type of Rust's, as C writes it.
+/// A Rust type, as C writes it.
 fn in_c(kind: &str) -> String {
     for (pointer, suffix) in [("*const ", " const*"), ("*mut ", "*")] {
         if let Some(inner) = kind.strip_prefix(pointer) {
