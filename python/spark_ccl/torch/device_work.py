@@ -114,7 +114,7 @@ class DeviceWork(dist.Work):
 
     def was_enqueued(self, end: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         self._end, self._stream = end, stream
-        # PyTorch may reuse their memory once the stream has used it.
+        # PyTorch may reuse the tensors' memory once the stream has used it.
         self.started = []
 
     def fail(self, failure: Exception) -> None:
