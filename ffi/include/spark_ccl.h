@@ -144,11 +144,10 @@ typedef struct {
 } spark_ccl_setting;
 
 /*
- * What a call may have besides its arguments. NULL stands for all defaults. Set what is needed in a
- * copy of the defaults: spark_ccl_options options = SPARK_CCL_OPTIONS_INIT; Later versions add
- * members at the end, and see by struct_size which ones a program has. An option that the library
- * is too old for is SPARK_CCL_INVALID. The call reads the options, the name and the factor before
- * it returns.
+ * The options of a call. NULL stands for all defaults. Set members in a copy of the defaults:
+ * spark_ccl_options options = SPARK_CCL_OPTIONS_INIT; Later versions add members at the end, and
+ * see by struct_size which ones a program has. An option that the library is too old for is
+ * SPARK_CCL_INVALID. The call reads the options, the name and the factor before it returns.
  */
 typedef struct {
     size_t struct_size;
@@ -227,16 +226,16 @@ spark_ccl_result spark_ccl_comm_create(const spark_ccl_unique_id *id, int rank, 
 /*
  * Joins the ranks that a launcher has started: torchrun, mpirun of Open MPI or MPICH, srun, or
  * whatever sets SPARK_CCL_RANK, SPARK_CCL_SIZE and SPARK_CCL_UNIQUE_ID. SPARK_CCL_INVALID without a
- * launcher. The rest is as of spark_ccl_comm_create.
+ * launcher. `settings` and `comm` are as in spark_ccl_comm_create.
  */
 spark_ccl_result spark_ccl_comm_from_env(const spark_ccl_setting *settings, size_t settings_count,
                                          spark_ccl_comm **comm);
 
 /*
- * Makes new communicators, one of the ranks that pass each color, which is 0 or more. They are
- * numbered in the order of `key`, and where keys are equal in the order that they have here. All
- * ranks of `comm` call this. *part is the new communicator; NULL on failure, and, with success, on
- * a rank whose color is below 0. `comm` stays as it is: either may be destroyed first.
+ * Makes a new communicator for each color (0 or more), of the ranks that pass it. They are numbered
+ * in the order of `key`, and with equal keys in the order that they have in `comm`. All ranks of
+ * `comm` call this. *part is the new communicator; NULL on failure, and, with success, on a rank
+ * whose color is below 0. `comm` stays as it is: either may be destroyed first.
  */
 spark_ccl_result spark_ccl_comm_split(spark_ccl_comm *comm, int color, int key,
                                       spark_ccl_comm **part);
@@ -254,9 +253,9 @@ spark_ccl_result spark_ccl_comm_split(spark_ccl_comm *comm, int color, int key,
 spark_ccl_result spark_ccl_comm_recover(spark_ccl_comm *comm, spark_ccl_comm **rest);
 
 /*
- * The same, where the program says who is left out: besides ranks that have died, the `lost_count`
- * ranks that `lost` names, by their ranks in `comm`; all name the same; it may be NULL if there are
- * none. Two groups that name each other both go on.
+ * As spark_ccl_comm_recover, but the program says who is left out: besides ranks that have died,
+ * the `lost_count` ranks in `lost`, by their numbers in `comm`. All ranks must name the same.
+ * `lost` may be NULL if there are none. Two groups that name each other both go on.
  */
 spark_ccl_result spark_ccl_comm_shrink(spark_ccl_comm *comm, const int *lost, size_t lost_count,
                                        spark_ccl_comm **rest);
@@ -268,15 +267,15 @@ spark_ccl_result spark_ccl_comm_rank(spark_ccl_comm *comm, int *rank);
 spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
 
 /*
- * How long each call may take that begins from now on; not 0. Calls under way keep their time, and
- * communicators that are made from this one start with it. All ranks should set the same.
+ * Sets how long each call that begins from now on may take; not 0. Calls under way keep their time,
+ * and communicators that are made from this one start with it. All ranks should set the same.
  */
 spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
 
 /*
  * SPARK_CCL_SUCCESS while the communicator works; after it has failed, what its calls return.
  * Returns at once, unless a message lies unread because two ranks made different calls: then it
- * takes up to 1.5 s to find out which.
+ * takes up to 1.5 s to find out which calls.
  */
 spark_ccl_result spark_ccl_comm_check(spark_ccl_comm *comm);
 
@@ -287,18 +286,19 @@ spark_ccl_result spark_ccl_comm_check(spark_ccl_comm *comm);
 spark_ccl_result spark_ccl_comm_abort(spark_ccl_comm *comm, const char *reason);
 
 /*
- * The orderly end: waits until all ranks have called it and all started calls are done. Afterwards
- * wait for requests and call spark_ccl_comm_destroy; all else, also this, is SPARK_CCL_INVALID.
+ * The orderly end: waits until all ranks have called it and all started calls are done. Afterwards,
+ * only wait for requests and call spark_ccl_comm_destroy; all other functions, this one included,
+ * are SPARK_CCL_INVALID.
  */
 spark_ccl_result spark_ccl_comm_finalize(spark_ccl_comm *comm);
 
 /*
  * Ends the handle. The communicator, and its memory of spark_ccl_alloc, are freed when none of its
- * own calls uses them and no request of its is left; calls of other communicators with that memory
- * must be done before. Where a request was freed whose call goes on, the last user of the
- * communicator waits for that call, at most SPARK_CCL_TIMEOUT. It does not wait for other ranks
- * otherwise; these get SPARK_CCL_REMOTE if they still wait for this one, which
- * spark_ccl_comm_finalize prevents. NULL is allowed.
+ * calls uses them and none of its requests is left; calls of other communicators with that memory
+ * must be done before. If a request was freed whose call goes on, the last user of the communicator
+ * waits for that call, at most SPARK_CCL_TIMEOUT. Otherwise this waits for no other rank; ranks
+ * that still wait for this one get SPARK_CCL_REMOTE, which spark_ccl_comm_finalize prevents. NULL
+ * is allowed.
  */
 spark_ccl_result spark_ccl_comm_destroy(spark_ccl_comm *comm);
 
@@ -331,19 +331,19 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * take its GPUs in their order; the setting SPARK_CCL_DEVICE is the number of a rank's own one.
  * Communicators that are split or shrunk from it know the same GPUs.
  *
- * A call with `on_device` in its options is enqueued, and returns. It runs when all has run that
- * was enqueued in its stream before, and what is enqueued there afterwards runs when it is done.
+ * A call with `on_device` in its options is enqueued, and returns. It runs after everything that
+ * was enqueued in its stream before, and before everything that is enqueued there afterwards.
  * Buffers are memory that the rank's GPU has or reaches, by the driver's own account: of cudaMalloc
- * and its like, managed or pinned. What they are is said by the program and not found out, since
- * calls without elements are of one kind or the other, too, and since managed and pinned memory
- * could be both; calls on memory of the host never ask the driver. SPARK_CCL_INVALID before
- * anything is enqueued if a buffer is neither, or another GPU's, or longer than its memory.
- * Mappings of the GPU's memory that follow each other are one memory.
+ * and its like, managed or pinned. The program says which kind a call is of, and the library does
+ * not find it out: calls without elements have a kind, too, and managed and pinned memory could be
+ * of both; calls on memory of the host never ask the driver. SPARK_CCL_INVALID, before anything is
+ * enqueued, if a buffer is not memory that the GPU reaches, or is another GPU's, or is longer than
+ * its memory. Mappings of the GPU's memory that follow each other are one memory.
  *
  * Lifetimes. The stream must live until the call has returned, or the outermost group has ended.
- * The buffers must stay, and be used by nobody else, until the call has run (those of
- * spark_ccl_device_alloc do, also if they are freed before); as long as a graph is launched that
- * has captured it, too. Make each call once before it is captured. Do not destroy a communicator
+ * The buffers must stay, and be used by nobody else, until the call has run, and as long as a graph
+ * that has captured it is launched. (Memory of spark_ccl_device_alloc that is freed earlier stays
+ * until the call has run.) Make each call once before it is captured. Do not destroy a communicator
  * whose graph is still launched.
  *
  * Contexts. Streams and memory are of the GPU's primary context, as those of the runtime API are.
@@ -352,11 +352,11 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * Order. Calls of a communicator run one after the other, also in several streams; messages count
  * among them. All ranks enqueue the same calls in the same order. Two communicators whose calls are
  * in different orders on different ranks can wait for each other until their time is over: put such
- * calls into a group, each communicator in a stream of its own. So they do in a graph, also where
- * the program has put no edge between the streams that it captures. Launches are the program's to
- * order: with the engine, one must not run beside another one, or beside calls, of the same
- * communicator. What else uses the buffers, such as the program's kernels or another communicator,
- * is the program's to order, too: by events between the streams, or by edges in a graph.
+ * calls into a group, each communicator in a stream of its own. Captured calls keep their order in
+ * the graph, even if the program has put no edge between the captured streams. The program must
+ * order launches: with the engine, a launch must not run beside another launch, or beside calls, of
+ * the same communicator. The program must also order all other uses of the buffers, by its own
+ * kernels or by another communicator: with events between the streams, or edges in a graph.
  *
  * Errors. A call returns what is wrong with it. What happens later shows in spark_ccl_stream_wait,
  * in spark_ccl_comm_check, and in later calls. When a rank dies, aborts, or is late for longer than
@@ -364,10 +364,10 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
  * undefined, and CUDA's own functions return success. So ask spark_ccl_comm_check after
  * cudaStreamSynchronize, or call spark_ccl_stream_wait instead.
  *
- * Groups. The calls on devices are enqueued together when the outermost group ends, and none waits
- * for another one's end to begin; all must be of one backend. The end does not wait for them. If a
- * call of the group could not begin, none is enqueued. Their failure is returned behind those of
- * other calls.
+ * Groups. The calls on devices are enqueued together when the outermost group ends, and no call
+ * waits for the end of another one before it begins; all must be of one backend. The end does not
+ * wait for them. If a call of the group could not begin, none is enqueued. Their failure is
+ * returned behind those of other calls.
  *
  * Limits. spark_ccl_barrier moves no data, and is of the host: wait for streams before it. With
  * NCCL, spark_ccl_all_to_all is not in place.
@@ -377,16 +377,16 @@ spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
 spark_ccl_result spark_ccl_comm_device(spark_ccl_comm *comm, int *device);
 
 /*
- * Waits until all has run that was enqueued in a stream, which is named as in spark_ccl_options.
- * Returns what has failed there, in the communicator or in CUDA; never waits for ever for another
- * rank. Not within a group, and not for a stream that captures a graph.
+ * Waits until everything that was enqueued in a stream has run. The stream is named as in
+ * spark_ccl_options. Returns what has failed there, in the communicator or in CUDA; never waits for
+ * ever for another rank. Not within a group, and not for a stream that captures a graph.
  */
 spark_ccl_result spark_ccl_stream_wait(spark_ccl_comm *comm, void *stream);
 
 /*
- * Allocates `bytes` of memory of this rank's GPU, in whole pages (2 MiB). What they are is
- * undefined. It can be registered, and used like any other device memory. *memory is an address for
- * the GPU; NULL on failure. Only this rank calls this.
+ * Allocates `bytes` of memory of this rank's GPU, in whole pages (2 MiB). Their values are
+ * undefined. The memory can be registered, and used like any other device memory. *memory is an
+ * address for the GPU; NULL on failure. Only this rank calls this.
  */
 spark_ccl_result spark_ccl_device_alloc(spark_ccl_comm *comm, size_t bytes, void **memory);
 
@@ -394,10 +394,9 @@ spark_ccl_result spark_ccl_device_alloc(spark_ccl_comm *comm, size_t bytes, void
  * Frees memory that spark_ccl_device_alloc made with this communicator, and ends its registration.
  * Waits for nothing: where calls of this library still use the memory in some stream, of whichever
  * communicator, it stays until they have run. Further calls with it are SPARK_CCL_INVALID, also
- * those of a group that is still open. Of what the library does not see the program takes care: its
- * own kernels and copies must have run, and graphs that have captured the memory must not be
- * launched any more. NULL is allowed. What is not freed is freed in the same way by
- * spark_ccl_comm_destroy.
+ * those of a group that is still open. The program takes care of uses that the library does not
+ * see: its own kernels and copies must have run, and graphs that have captured the memory must not
+ * be launched any more. NULL is allowed. spark_ccl_comm_destroy frees the rest in the same way.
  */
 spark_ccl_result spark_ccl_device_free(spark_ccl_comm *comm, void *memory);
 
@@ -411,9 +410,9 @@ typedef enum {
 
 /*
  * Registers all of a memory that spark_ccl_device_alloc made, until it is freed or the communicator
- * ends. *used is 1 if NCCL makes use of that; it may be NULL. The engine takes memory as it is, and
- * uses no registration. SPARK_CCL_SYSTEM if NCCL is too old: 2.19, and 2.27 for windows, are new
- * enough. Not within a group.
+ * ends. *used is 1 if NCCL makes use of the registration; `used` may be NULL. The engine takes
+ * memory as it is, and uses no registration. SPARK_CCL_SYSTEM if NCCL is too old: 2.19, and 2.27
+ * for windows, are new enough. Not within a group.
  */
 spark_ccl_result spark_ccl_device_register(spark_ccl_comm *comm, void *memory,
                                            spark_ccl_registration kind, int *used);
@@ -421,9 +420,9 @@ spark_ccl_result spark_ccl_device_register(spark_ccl_comm *comm, void *memory,
 /*
  * Collectives. Each is done when it returns, unless it is started (spark_ccl_options.request),
  * enqueued (spark_ccl_options.on_device), or in a group. All ranks pass the same count, type,
- * reduction and root. Of each buffer is said how long it is, and on which ranks. A block is `count`
- * elements. A buffer with a block for each rank has those of rank 0 first: block p begins p * count
- * elements in. Some ranks may be in place and others not, unless a function says otherwise.
+ * reduction and root. Each function says how long its buffers are, and on which ranks. A block is
+ * `count` elements. A buffer with a block for each rank has those of rank 0 first: block p begins p
+ * * count elements in. Some ranks may be in place and others not, unless a function says otherwise.
  */
 
 /*
@@ -435,16 +434,18 @@ spark_ccl_result spark_ccl_all_reduce(spark_ccl_comm *comm, const void *send, vo
                                       const spark_ccl_options *options);
 
 /*
- * The root's recv[i] becomes the reduction of all ranks' send[i]. `send` has `count` elements; so
- * has the root's `recv`, that of others is ignored. In place if they are the same on the root.
+ * The root's recv[i] becomes the reduction of all ranks' send[i]. `send` has `count` elements. The
+ * root's `recv` has as many; other ranks' `recv` is ignored. In place if they are the same on the
+ * root.
  */
 spark_ccl_result spark_ccl_reduce(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                   spark_ccl_dtype dtype, spark_ccl_op op, int root,
                                   const spark_ccl_options *options);
 
 /*
- * Copies the root's `send` to all ranks' `recv`, also the root's own. `recv` has `count` elements;
- * so has the root's `send`, that of others is ignored. In place if they are the same on the root.
+ * Copies the root's `send` to all ranks' `recv`, also the root's own. `recv` has `count` elements.
+ * The root's `send` has as many; other ranks' `send` is ignored. In place if they are the same on
+ * the root.
  */
 spark_ccl_result spark_ccl_broadcast(spark_ccl_comm *comm, const void *send, void *recv,
                                      size_t count, spark_ccl_dtype dtype, int root,
@@ -460,8 +461,8 @@ spark_ccl_result spark_ccl_all_gather(spark_ccl_comm *comm, const void *send, vo
 
 /*
  * `recv` becomes this rank's block of the reduction of all ranks' `send`. `send` has a block for
- * each rank, `recv` has `count` elements. In place if `recv` is this rank's block of `send`; what
- * the rest of `send` has then is undefined.
+ * each rank, `recv` has `count` elements. In place if `recv` is this rank's block of `send`; the
+ * rest of `send` is then undefined.
  */
 spark_ccl_result spark_ccl_reduce_scatter(spark_ccl_comm *comm, const void *send, void *recv,
                                           size_t count, spark_ccl_dtype dtype, spark_ccl_op op,
@@ -469,16 +470,16 @@ spark_ccl_result spark_ccl_reduce_scatter(spark_ccl_comm *comm, const void *send
 
 /*
  * Block p of the root's `recv` becomes the `send` of rank p. `send` has `count` elements; the
- * root's `recv` has a block for each rank, that of others is ignored. In place if, on the root,
- * `send` is its block of `recv`.
+ * root's `recv` has a block for each rank; other ranks' `recv` is ignored. In place if, on the
+ * root, `send` is its block of `recv`.
  */
 spark_ccl_result spark_ccl_gather(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                   spark_ccl_dtype dtype, int root, const spark_ccl_options *options);
 
 /*
  * `recv` becomes this rank's block of the root's `send`. `recv` has `count` elements; the root's
- * `send` has a block for each rank, that of others is ignored. In place if, on the root, `recv` is
- * its block of `send`.
+ * `send` has a block for each rank; other ranks' `send` is ignored. In place if, on the root,
+ * `recv` is its block of `send`.
  */
 spark_ccl_result spark_ccl_scatter(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                    spark_ccl_dtype dtype, int root,
@@ -486,15 +487,15 @@ spark_ccl_result spark_ccl_scatter(spark_ccl_comm *comm, const void *send, void 
 
 /*
  * Block p of `recv` becomes this rank's block of the `send` of rank p. Both have a block for each
- * rank. In place if they are the same. Of three ranks and more, all are in place or none.
+ * rank. In place if they are the same. With three or more ranks, either all are in place or none.
  */
 spark_ccl_result spark_ccl_all_to_all(spark_ccl_comm *comm, const void *send, void *recv,
                                       size_t count, spark_ccl_dtype dtype,
                                       const spark_ccl_options *options);
 
 /*
- * The same with blocks of any lengths, of which the two ranks concerned must pass the same. All
- * arrays have an element for each rank. send_counts[p] elements of `send`, from element
+ * As spark_ccl_all_to_all, with blocks of any lengths. The two ranks of a block must pass the same
+ * length. All arrays have an element for each rank. send_counts[p] elements of `send`, from element
  * send_begins[p] on, go to rank p. recv_counts[p] elements come from rank p, and go to `recv` from
  * element recv_begins[p] on. Where begins are NULL, blocks follow each other. `send` and `recv` are
  * as long as their last blocks reach. Blocks of `send` may overlap; those of `recv` must not: the
@@ -535,12 +536,12 @@ spark_ccl_result spark_ccl_probe(spark_ccl_comm *comm, int from, size_t *count,
  * order of the calls, also of a call that could not begin: such a call says so itself, and the
  * group stays open. So a group is always ended, whatever happens in it.
  *
- * A call with a request is not the group's. What waits for other ranks by itself is
+ * A call with a request is not the group's. Functions that wait for other ranks themselves are
  * SPARK_CCL_INVALID within a group: spark_ccl_comm_create, spark_ccl_comm_from_env,
  * spark_ccl_comm_split, spark_ccl_comm_recover, spark_ccl_comm_shrink, spark_ccl_comm_finalize and
- * spark_ccl_alloc. A communicator that is destroyed stays until the group's calls are done; those
- * on devices, until they are enqueued. It then waits 2 s for what runs, and aborts the rest: wait
- * for the streams first.
+ * spark_ccl_alloc. A communicator that is destroyed stays until the group's calls are done, or
+ * enqueued if they are on devices. It then waits 2 s for calls on devices, and aborts the rest:
+ * wait for the streams first.
  *
  * The thread that has started a group must end it. If it ends before, nobody can wait for the
  * group's calls but spark_ccl_comm_finalize: until then their buffers must stay. A child that is
@@ -566,9 +567,9 @@ spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
 spark_ccl_result spark_ccl_wait_all(spark_ccl_request *requests, size_t count);
 
 /*
- * Waits until one of them is done, or cannot be waited for: *index is its place, whatever is
- * returned, and the rest is as of spark_ccl_wait. Those that are SPARK_CCL_REQUEST_NULL are passed
- * over; *index is `count` if all are.
+ * Waits until one of the requests is done, or cannot be waited for. *index is its place, whatever
+ * is returned; otherwise this is spark_ccl_wait for that request. Requests that are
+ * SPARK_CCL_REQUEST_NULL are passed over; *index is `count` if all are.
  */
 spark_ccl_result spark_ccl_wait_any(spark_ccl_request *requests, size_t count, size_t *index);
 
@@ -580,9 +581,9 @@ spark_ccl_result spark_ccl_wait_any(spark_ccl_request *requests, size_t count, s
 spark_ccl_result spark_ccl_request_free(spark_ccl_request *request);
 
 /*
- * Whether a started call is done. If it is, or on any error, *done is 1, and the rest is as of
- * spark_ccl_wait, which would not have waited. Else *done is 0, and the call has gone on as far as
- * it can.
+ * Whether a started call is done. If it is, or on any error, *done is 1, and the function ends as
+ * spark_ccl_wait does, which would not have waited. Else *done is 0, and the call has gone on as
+ * far as it can.
  */
 spark_ccl_result spark_ccl_test(spark_ccl_request *request, int *done);
 

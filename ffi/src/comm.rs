@@ -40,7 +40,7 @@ pub(crate) fn find(comm: *const Handle) -> Result<Arc<Comm>, Failure> {
     COMMS.get(comm as u64)
 }
 
-/// The handle of a new one.
+/// Makes a handle for a new communicator.
 pub(crate) fn insert(comm: Communicator) -> *mut Handle {
     COMMS.insert(Comm {
         inner: comm,
@@ -104,8 +104,8 @@ pub unsafe extern "C" fn spark_ccl_probe(
         let there = given(there, "there")?;
         let found = find(comm)?.inner.probe(natural(from, "from")?)?;
         let (kind, elements) = found.unwrap_or((DType::I8, 0));
-        // SAFETY: `given` has refused null, and otherwise all three point to what can be written
-        // (this function's contract).
+        // SAFETY: `given` has refused null, and otherwise all three point to numbers that can be
+        // written (this function's contract).
         unsafe {
             count.write(elements);
             dtype.write(kind.code().into());

@@ -79,7 +79,7 @@ pub extern "C" fn spark_ccl_device_free(comm: *mut Handle, memory: *mut c_void) 
         let mut all = comm.device_memory.lock();
         let index = place_of(&all, memory)?;
         let freed = all.swap_remove(index);
-        // The driver may take its time.
+        // Not under the lock, since the driver may take long.
         drop(all);
         drop(freed);
         Ok(())
@@ -126,7 +126,7 @@ pub(crate) fn registration(code: c_int) -> Result<Registration, Failure> {
     }
 }
 
-/// Which one begins at an address.
+/// The place of the memory that begins at an address.
 fn place_of(all: &[Arc<DeviceMemory<u8>>], memory: *mut c_void) -> Result<usize, Failure> {
     let address = memory.addr() as u64;
     let found = all.iter().position(|one| one.address() == address);

@@ -23,7 +23,7 @@ use crate::rendezvous::Setting;
 use crate::status::Status;
 use crate::unique_id::Id;
 
-/// What the types of the header are here.
+/// The library's types, by their names in the header.
 #[allow(non_camel_case_types)]
 mod library {
     use std::ffi::{c_char, c_int, c_void};
@@ -83,8 +83,7 @@ const OF_THE_ROOT: [&str; 3] = [
 ];
 const _: functions::spark_ccl_last_error = crate::spark_ccl_last_error;
 const _: functions::spark_ccl_version = crate::spark_ccl_version;
-// A result is an enumeration only where the library returns it, so this is of the type below
-// instead.
+// The argument is no enumeration, since C may pass any number; so this function is compared here.
 const _: extern "C" fn(c_int) -> *const c_char = crate::spark_ccl_result_string;
 
 /// A structure has the same size, alignment and members.

@@ -2,8 +2,8 @@
 //!
 //! Every function checks its pointers for null, catches panics, and returns a result code; the
 //! message behind the code is the calling thread's [`spark_ccl_last_error`]. Communicators and
-//! requests are handles in tables. What this has in common with other libraries for C is in
-//! `crates/abi`. Nothing here is instantiated by type: calls go to the library's untyped core.
+//! requests are handles in tables. The common part of libraries for C is in `crates/abi`. Nothing
+//! here is generic over element types: calls go to the library's untyped core.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

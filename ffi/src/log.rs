@@ -1,4 +1,4 @@
-//! Passes the library's log lines to a function of the program.
+//! Passes the library's log lines to a function of the user.
 
 use std::ffi::{CString, c_char, c_void};
 use std::io;
@@ -12,18 +12,18 @@ use crate::status::Status;
 /// `spark_ccl_log_function`.
 type Function = extern "C" fn(line: *const c_char, data: *mut c_void);
 
-/// The program's function, and the pointer that it gets.
+/// The user's function, and the pointer that it gets.
 #[derive(Clone, Copy)]
 struct Sink {
     function: Function,
     data: *mut c_void,
 }
 
-// SAFETY: `data` is only passed to `function`, which any thread may call with it: so
-// `spark_ccl_set_log`, which alone makes a sink, demands in its contract.
+// SAFETY: `data` is only passed to `function`, which any thread may call with it, by the contract
+// of `spark_ccl_set_log`. Nothing else makes a sink.
 unsafe impl Send for Sink {}
-// SAFETY: a shared sink is only copied. `function` may be called with `data` by several threads at
-// once: so `spark_ccl_set_log`, which alone makes a sink, demands in its contract.
+// SAFETY: a shared sink is only copied. Several threads may call `function` with `data` at once, by
+// the contract of `spark_ccl_set_log`. Nothing else makes a sink.
 unsafe impl Sync for Sink {}
 
 impl io::Write for Sink {

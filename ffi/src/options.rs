@@ -1,4 +1,4 @@
-//! The options of calls: reads the program's structure, of whatever version.
+//! The options of calls: reads the user's structure, of any version.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -9,19 +9,19 @@ use spark_ccl_abi::failure::Failure;
 
 /// `spark_ccl_options`.
 ///
-/// Later versions append members. None goes into the padding behind `registered`, which older
-/// programs leave to chance, and none leaves padding at the end, which programs would have to
+/// Later versions append members. No member goes into the padding behind `registered`, which older
+/// users do not initialise, and no member leaves padding at the end, which users would have to
 /// clear.
 ///
 /// # Valid options
-/// A pointer to options that a call takes is null, or points to a `spark_ccl_options`, of as many
-/// bytes as its `struct_size` says. `request` is null or can be written. `name` is null or a string
-/// that ends in a null character. `factor` is null or points to an element of the call's type,
-/// where the reduction uses it. Nobody else writes any of these until the call returns.
+/// A call's pointer to options is null, or points to a `spark_ccl_options` of as many bytes as its
+/// `struct_size` says. `request` is null or can be written. `name` is null or a string that ends in
+/// a null character. `factor` is null or points to an element of the call's type, where the
+/// reduction uses it. Nobody else writes any of these until the call returns.
 ///
-/// Where they say that the call is on a device, its buffers are device memory, and the call is done
-/// when it has run in `stream`. That is a default stream, or lives until the call is enqueued: when
-/// it returns, or at the end of the thread's group.
+/// If they say that the call is on a device, its buffers are device memory, and the call is done
+/// when it has run in `stream`: a default stream, or one that lives until the call is enqueued.
+/// That is when the function returns, or at the end of the thread's group.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -36,15 +36,15 @@ pub struct Options {
 }
 
 impl Options {
-    /// How long the call may take, where the communicator's timeout is not meant.
+    /// How long the call may take; `None` for the communicator's timeout.
     pub(crate) fn limit(&self) -> Option<Duration> {
         (self.timeout != 0).then(|| Duration::from_millis(self.timeout as u64))
     }
 
-    /// The stream that the call is for; `None` for one on memory of the host.
+    /// The stream that the call is for; `None` for a call on memory of the host.
     ///
     /// # Errors
-    /// Options that do not go together.
+    /// The options contradict each other.
     pub(crate) fn device_stream(&self) -> Result<Option<CUstream>, Failure> {
         let problem = match (self.on_device != 0, self.registered != 0) {
             (false, _) if !self.stream.is_null() => {
@@ -66,14 +66,14 @@ impl Options {
     }
 }
 
-/// The size in the first version: no program has less.
+/// The size in the first version: no user's structure is shorter.
 const FIRST: usize = offset_of!(Options, registered) + size_of::<usize>();
-/// No version will have as much: a number above comes from memory that nobody has initialised.
+/// No version's structure will be longer: a larger size comes from uninitialised memory.
 const MOST: usize = 4096;
 
-/// What a caller has set.
+/// The options that a caller has set.
 pub(crate) struct Given {
-    /// As many as it knows; the others are at their defaults.
+    /// The options that the caller's version has; the others are at their defaults.
     pub(crate) own: Options,
     /// Why the call is refused: it has options of a newer version.
     pub(crate) newer: Option<Failure>,
@@ -111,8 +111,8 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
     }
     let known = size.min(size_of::<Options>());
     // SAFETY: `size` is within the bounds, so `size` bytes are there, which nobody writes until
-    // this returns (this function's contract). These are the last of them, since `known` is at most
-    // `size`; they are behind all padding, so initialised.
+    // this returns (this function's contract). `known` is at most `size`, so the slice is the last
+    // of these bytes. It is behind all padding, so it is initialised.
     let newer = unsafe { std::slice::from_raw_parts(start.wrapping_add(known), size - known) };
     let newer = newer.iter().position(|&byte| byte != 0).map(|at| {
         Failure::invalid(format!(
@@ -124,8 +124,8 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
         ))
     });
     // SAFETY: `known` is at most `size`, and `size` bytes are at `start` (this function's
-    // contract). It is at most the size of `own` as well, which is a variable here, so they do not
-    // overlap. Any bytes are pointers and numbers.
+    // contract). It is also at most the size of `own`. That is a variable of this function, so the
+    // two do not overlap. All bytes are valid in pointers and numbers.
     unsafe { start.copy_to_nonoverlapping((&raw mut own).cast(), known) };
     Ok(Given { own, newer })
 }
@@ -136,7 +136,7 @@ mod tests {
 
     const KNOWN: usize = size_of::<Options>();
 
-    /// Options of a program of another version.
+    /// Options of a user of another version.
     #[repr(C)]
     struct Other<const MORE: usize> {
         known: Options,
@@ -160,14 +160,14 @@ mod tests {
 
     fn seen<const MORE: usize>(options: &Other<MORE>) -> Result<Options, String> {
         let start = (&raw const *options).cast();
-        // SAFETY: `options` is a reference, so `struct_size` is there. The tests say no size from
-        // `FIRST` to `MOST` that is larger than the structure: all others are refused for their
-        // number.
+        // SAFETY: `options` is a reference, so `struct_size` is there. No test passes a size from
+        // `FIRST` to `MOST` that is larger than the structure; other sizes are refused before
+        // anything else is read.
         let given = unsafe { read(start) }.map_err(|failure| failure.message().to_owned())?;
         match given.newer {
             None => Ok(given.own),
             Some(failure) => {
-                // A request can be cleared nevertheless.
+                // The request is known nevertheless, so it can be cleared.
                 assert!(!given.own.request.is_null());
                 Err(failure.message().to_owned())
             }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_only_a_newer_version_knows_is_not_ignored() {
         let mut newer = other::<24>(KNOWN + 16);
-        // Not the program's options any more.
+        // The options are a copy by now.
         newer.more[16] = 1;
         seen(&newer).unwrap();
         for at in [0, 15] {

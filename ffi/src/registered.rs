@@ -1,4 +1,4 @@
-//! Buffers in registered memory, where the options of a call say that they are.
+//! Buffers in registered memory, if the options of a call say so.
 
 use spark_ccl::InPlaceRule;
 use spark_ccl_abi::draft::{CallMemory, Draft};
@@ -9,11 +9,11 @@ use crate::comm::Comm;
 /// Takes all buffers of a draft as registered.
 ///
 /// # Errors
-/// One lies in no memory that [`spark_ccl_alloc`](crate::memory::spark_ccl_alloc) made for its
-/// communicator, or the call has no such form.
+/// A buffer lies in no memory that [`spark_ccl_alloc`](crate::memory::spark_ccl_alloc) made for the
+/// communicator, or the operation cannot use registered memory.
 pub(crate) fn within(draft: &mut Draft<'_>, comm: &Comm) -> Result<(), Failure> {
     for CallMemory { name, start, bytes } in draft.memory() {
-        // Ranks other than the root have one buffer only, so their blocks would be at other places
+        // Ranks other than the root have only one buffer, so their blocks would be at other offsets
         // than the root's.
         let operation = draft.operation();
         let is_alone = operation.is_rooted() && operation.in_place() == InPlaceRule::AlikeIfShared;
@@ -24,7 +24,7 @@ pub(crate) fn within(draft: &mut Draft<'_>, comm: &Comm) -> Result<(), Failure> 
                 draft.comm().rank()
             )));
         }
-        // Null pointers and lengths that cannot be are refused later, with a better reason.
+        // Null pointers and impossible lengths are refused later, with a better reason.
         let (false, Some(bytes @ 1..)) = (start.is_null(), bytes) else {
             continue;
         };

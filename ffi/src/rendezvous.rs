@@ -94,7 +94,7 @@ pub unsafe extern "C" fn spark_ccl_comm_split(
         // not outlive this call.
         let part = unsafe { Output::new(part) }?;
         must_be_closed("spark_ccl_comm_split")?;
-        // Any number below 0 means that the rank is in none.
+        // With a negative color, the rank is in no part.
         if let Some(made) = find(comm)?.inner.split(u32::try_from(color).ok(), key)? {
             part.give(made);
         }

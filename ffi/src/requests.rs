@@ -47,9 +47,9 @@ pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) ->
         let mut outcome = Ok(());
         for (index, handle) in handles.into_iter().enumerate() {
             let ended = wait(handle);
-            // SAFETY: `index` is less than `count`, of which `handles` has as many. So `slice` has
-            // refused null, and `requests` points to `count` requests that can be written (this
-            // function's contract).
+            // SAFETY: `index` is less than the length of `handles`, which is `count`. So `count` is
+            // not 0, `slice` has refused null, and `requests` points to `count` requests that can
+            // be written (this function's contract).
             unsafe { requests.add(index).write(0) };
             outcome = outcome.and(ended);
         }
@@ -78,8 +78,9 @@ pub unsafe extern "C" fn spark_ccl_wait_any(
         // written (this function's contract).
         unsafe { index.write(place) };
         if place < count {
-            // SAFETY: `place` is less than `count`. So `slice` has refused null, and `requests`
-            // points to `count` requests that can be written (this function's contract).
+            // SAFETY: `place` is less than `count`. So `count` is not 0, `slice` has refused null,
+            // and `requests` points to `count` requests that can be written (this function's
+            // contract).
             unsafe { requests.add(place).write(0) };
         }
         outcome
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn spark_ccl_test(request: *mut u64, done: *mut c_int) -> 
         // SAFETY: `given` has refused null, and otherwise `request` points to a request, which
         // nobody else uses until this returns (this function's contract).
         let handle = unsafe { request.read() };
-        // One that does not exist is done: waiting for it says what is wrong.
+        // An unknown request counts as done: the wait for it returns the error.
         let is_done = handle == 0 || REQUESTS.get(handle).map_or(true, |started| started.test());
         // SAFETY: `given` has refused null, and otherwise `done` points to an `int` that can be
         // written (this function's contract).
@@ -132,19 +133,19 @@ pub unsafe extern "C" fn spark_ccl_test(request: *mut u64, done: *mut c_int) -> 
     })
 }
 
-/// Waits for a call; 0 is none.
+/// Waits for a call; 0 stands for no call.
 fn wait(handle: u64) -> Result<(), Failure> {
     if handle == 0 {
         return Ok(());
     }
     let ended = REQUESTS.get(handle)?.take()?;
-    // Only now: as long as another thread has it, the request stays that one's.
+    // Removed only now: while another thread waits for the call, the request must stay.
     drop(REQUESTS.remove(handle));
     ended.wait()
 }
 
-/// Waits until one of several calls is done: its place, or their number if there are none, and what
-/// became of it.
+/// Waits until one of several calls is done. Returns its place and its result; if there are no
+/// calls, their number as the place.
 fn first_of(handles: &[u64]) -> (usize, Result<(), Failure>) {
     let (mut places, mut calls) = (Vec::new(), Vec::new());
     for (place, &handle) in handles
@@ -162,7 +163,7 @@ fn first_of(handles: &[u64]) -> (usize, Result<(), Failure>) {
         Ok(None) => (handles.len(), Ok(())),
         Ok(Some(Ended { place, outcome })) => {
             let place = places[place];
-            // It has no other user: nobody else could have taken it.
+            // Nobody else uses the request: `wait_any` has taken its call.
             drop(REQUESTS.remove(handles[place]));
             (place, outcome)
         }

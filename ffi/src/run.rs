@@ -18,7 +18,7 @@ use crate::requests;
 use crate::status::Status;
 
 /// Assembles a call, then runs it, or starts it if the options or a group say so. `op` is the
-/// reduction of one that has one.
+/// reduction, if the operation has one.
 ///
 /// # Safety
 /// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised.
@@ -54,7 +54,7 @@ pub(crate) unsafe fn run(
     })
 }
 
-/// The same, with options that are read.
+/// Does the work of [`run`], with a copy of the options.
 ///
 /// # Safety
 /// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised.

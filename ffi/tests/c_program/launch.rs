@@ -43,7 +43,7 @@ pub(crate) fn launch(program: &Path, arguments: &[&str], ranks: usize) -> Vec<Ve
         .into_iter()
         .map(|rank| rank.wait_with_output().unwrap());
     let ended: Vec<_> = ended.collect();
-    // The first that fails may only say that another has.
+    // The first rank that fails may only say that another one has failed.
     for output in &ended {
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
     }

@@ -101,7 +101,7 @@ fn the_examples_do_what_they_say() {
         let said = launch(&program("recover"), &[], 3);
         assert!(said[2].is_empty(), "{said:?}");
         for rank in 0..2 {
-            // Sorted: what the rank has heard, and what it does then.
+            // Sorted: the rank's error, and then whether it goes on.
             let [goes_on, heard] = &said[rank][..] else {
                 panic!("{said:?}");
             };

@@ -1,10 +1,10 @@
-//! What the shared library tells the linker.
+//! The symbols of the shared library.
 
 use std::process::Command;
 
 use crate::compile::{PACKAGE, SONAME, library};
 
-/// What a tool of binutils says of the library.
+/// The output of a tool of binutils about the library.
 fn tell(tool: &str, arguments: &[&str]) -> String {
     let output = Command::new(tool)
         .args(arguments)

@@ -1,11 +1,11 @@
-//! What the shared library tells the linker.
+//! The symbols of the shared library.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
 use crate::library;
 
-/// What a tool of binutils says of the library.
+/// The output of a tool of binutils about the library.
 fn tell(tool: &str, arguments: &[&str]) -> String {
     let output = Command::new(tool)
         .args(arguments)
@@ -16,7 +16,7 @@ fn tell(tool: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The addresses of all that is exported.
+/// The addresses of all exported symbols.
 fn exported() -> BTreeMap<String, String> {
     let symbols = tell("nm", &["-D", "--defined-only", "--format=posix"]);
     let symbols = symbols.lines().map(|line| {

@@ -7,8 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use crate::{PACKAGE, library};
 
-/// Compiles a program of this folder's, and links it with the library by the name that it stands
-/// in for.
+/// Compiles a program of this folder, and links it with the library under NCCL's name.
 fn compile(directory: &Path, name: &str) -> PathBuf {
     symlink(library(), directory.join("libnccl.so.2")).unwrap();
     let program = directory.join(name);
@@ -54,7 +53,7 @@ fn launch(program: &Path, size: usize) -> Vec<Output> {
     launch_with(program, size, &[])
 }
 
-/// The same, with variables.
+/// As [`launch`], with variables.
 fn launch_with(program: &Path, size: usize, variables: &[(&str, &Path)]) -> Vec<Output> {
     let id = program.with_extension(size.to_string());
     let start = |rank: usize| {
@@ -63,7 +62,7 @@ fn launch_with(program: &Path, size: usize, variables: &[(&str, &Path)]) -> Vec<
             .args([rank, size].map(|number| number.to_string()))
             .env_clear()
             .env("SPARK_CCL_BACKEND", "host")
-            // A rank that another one leaves waiting says so.
+            // A rank that waits for another one in vain reports that.
             .env("SPARK_CCL_TIMEOUT", "120")
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
@@ -74,7 +73,7 @@ fn launch_with(program: &Path, size: usize, variables: &[(&str, &Path)]) -> Vec<
     let ranks: Vec<_> = (0..size).map(start).collect();
     let ended = ranks.into_iter().map(Child::wait_with_output);
     let ended: Vec<_> = ended.map(Result::unwrap).collect();
-    // The first that fails may only say that another has.
+    // The first rank that fails may only say that another one has failed.
     for output in &ended {
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -108,7 +107,7 @@ fn ranks_go_on_after_a_death_and_leave_nothing_behind() {
     assert_eq!(ranks[2].status.code(), None, "it was to be killed");
 }
 
-/// Runs the program that has the library speak, and returns what it and the library say.
+/// Runs the program that makes the library log, and returns the output of both.
 fn listen(program: &Path, variables: &[(&str, &str)]) -> [String; 2] {
     let output = Command::new(program)
         .env_clear()
@@ -131,7 +130,7 @@ fn it_says_what_it_is_and_what_it_makes() {
     assert!(said.ends_with("right\n"), "{said}");
     assert_eq!(logged, "");
 
-    // Behind the version may be that of the sources.
+    // The revision of the sources may follow the version.
     let own = concat!("(spark-ccl ", env!("CARGO_PKG_VERSION"));
     for level in ["VERSION", "WARN"] {
         let [_, logged] = listen(&program, &[("NCCL_DEBUG", level)]);
@@ -195,7 +194,7 @@ fn what_is_not_done_here_goes_to_the_library_that_is_named() {
             "fallback: destroyed",
         ];
         assert_eq!(told[..expected.len()], expected);
-        // The last one is destroyed by a thread, for which the end of the process does not wait.
+        // A thread destroys the last communicator, and the end of the process does not wait for it.
         let rest = &told[expected.len()..];
         assert!(
             rest.is_empty() || rest == ["fallback: destroyed"],
