@@ -13,7 +13,6 @@ mod choice;
 mod communicator;
 mod group;
 mod guard;
-mod guarded;
 mod kernels;
 pub(crate) mod nccl;
 mod notes;
@@ -23,6 +22,7 @@ mod parts;
 mod rank;
 mod untyped;
 mod waiting;
+mod watched_engine;
 
 pub(crate) use choice::attach;
 pub use group::Group;

@@ -93,7 +93,7 @@ pub(crate) fn with_devices(communicator: Communicator, _: Instant) -> Result<Com
         Backend::Host => Ok(communicator),
         backend => Err(Error::Unsupported {
             what: format!("the backend {backend}"),
-            reason: "this build has it not: build with the cargo feature cuda".to_owned(),
+            reason: "this build lacks it: build with the cargo feature cuda".to_owned(),
         }),
     }
 }

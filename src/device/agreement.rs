@@ -26,7 +26,7 @@ pub(super) struct FoundGpu {
 /// What a rank tells the others about its GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToldGpu {
-    /// Of the kernels that the rank has.
+    /// The revision of the rank's kernels.
     pub(super) revision: u32,
     pub(super) place: String,
     pub(super) model: String,
@@ -34,8 +34,8 @@ pub(super) struct ToldGpu {
     pub(super) multiprocessors: u16,
 }
 
-/// The bus id (at most 16 bytes), the model, of which the end may be missing, and at the end the
-/// number of multiprocessors and the generation; between these, the kernels' revision. Zeros if the
+/// The length of what a rank tells: the bus id (at most 16 bytes), the model (cut off where it is
+/// too long), the number of multiprocessors, the kernels' revision and the generation. Zeros if the
 /// rank has no GPU.
 const BYTES: usize = 100;
 const PLACE: usize = 28;
@@ -159,7 +159,7 @@ pub(super) fn all_have(
     }
 }
 
-/// Refuses ranks with other kernels than this one's, as those of other builds.
+/// Refuses ranks whose kernels differ from this one's, as those of another build do.
 pub(super) fn have_the_same_kernels(comm: &Communicator, all: &[ToldGpu]) -> Result<(), Error> {
     let other = all.iter().position(|gpu| gpu.revision != REVISION);
     other.map_or(Ok(()), |rank| {
@@ -175,7 +175,7 @@ pub(super) fn have_the_same_kernels(comm: &Communicator, all: &[ToldGpu]) -> Res
     })
 }
 
-/// Refuses two ranks of a host with the same GPU, with the same result on all ranks. `hint` says
+/// Refuses two ranks of a host with the same GPU. The result is the same on all ranks. `hint` says
 /// what to do about it.
 pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> Result<(), Error> {
     let session = &comm.inner.world.session;

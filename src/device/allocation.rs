@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 
-use super::guarded::Guarded;
+use super::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::memory::device::block::{self, Block, BlockMemory};
 use crate::memory::device::helper_thread::spawn;
@@ -14,7 +14,7 @@ use crate::memory::device::pause::pause;
 use crate::memory::device::set_aside::{self, FOR_SET_ASIDE};
 
 /// New memory of the GPU.
-pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block>, Error> {
+pub(super) fn new_block(engine: &impl WatchedEngine, bytes: usize) -> Result<Arc<Block>, Error> {
     let base = engine.base();
     let what = format!("{bytes} bytes of device {}", base.device());
     new_block_of(engine, bytes, &what, || {
@@ -25,16 +25,16 @@ pub(super) fn new_block(engine: &impl Guarded, bytes: usize) -> Result<Arc<Block
 /// If memory runs out, waits for blocks that were dropped while in use, and a little for memory
 /// that was set aside.
 pub(super) fn new_block_of(
-    engine: &impl Guarded,
+    engine: &impl WatchedEngine,
     bytes: usize,
     what: &str,
     make: impl Fn() -> Result<BlockMemory, spark_ccl_cuda::Error>,
 ) -> Result<Arc<Block>, Error> {
     let (base, start) = (engine.base(), Instant::now());
     loop {
-        // What is set aside is left to the guards: to free it may take long.
+        // Memory that was set aside is left to the guards: to free it may take long.
         block::sweep();
-        // Asked before the attempt: what is being freed then may have become free when it has
+        // Asked before the attempt: memory that is being freed now may be free when the attempt has
         // failed.
         let (will_free, is_set_aside) = (engine.will_free(), set_aside::any());
         let error = match base.own(make()) {
@@ -62,18 +62,18 @@ pub(super) fn new_block_of(
     }
 }
 
-/// Frees dropped memory on a separate thread: the driver may take long, and may wait for kernels of
-/// the program.
-pub(super) fn tidy_in_background<E: Guarded>(engine: &Arc<E>) {
+/// Frees dropped memory on a separate thread: the driver may take long, and may wait for the user's
+/// kernels.
+pub(super) fn tidy_in_background<E: WatchedEngine>(engine: &Arc<E>) {
     in_background(engine, E::tidy);
 }
 
-/// The same of an engine that has failed, without the backend.
-pub(super) fn free_in_background<E: Guarded>(engine: &Arc<E>) {
+/// As [`tidy_in_background`], but for an engine that has failed: without the backend.
+pub(super) fn free_in_background<E: WatchedEngine>(engine: &Arc<E>) {
     in_background(engine, |_| ());
 }
 
-fn in_background<E: Guarded>(engine: &Arc<E>, tidy: fn(&E)) {
+fn in_background<E: WatchedEngine>(engine: &Arc<E>, tidy: fn(&E)) {
     // This swap claims the flag, and the stores below clear it. They order no other memory:
     // relaxed.
     if engine.base().tidies.swap(true, Ordering::Relaxed) {
@@ -87,8 +87,8 @@ fn in_background<E: Guarded>(engine: &Arc<E>, tidy: fn(&E)) {
             Ok(_) => tidy(&engine_there),
             Err(error) => spark_ccl_log::warn!("rank {}: {error}", base.rank),
         }
-        // What comes next may take as long as kernels of the program, and the backend may have more
-        // to give up meanwhile.
+        // The frees below may take as long as the user's kernels, and the backend may have more to
+        // give up meanwhile.
         base.tidies.store(false, Ordering::Relaxed);
         if current.is_ok() {
             set_aside::free();

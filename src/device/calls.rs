@@ -17,28 +17,29 @@ const WAYPOINTS: usize = 64;
 /// What was enqueued with a communicator. Its calls run one after the other, even if they are in
 /// different streams.
 pub(super) struct Calls {
-    /// How long calls may take that are enqueued from now on.
+    /// How long each call may take that is enqueued from now on.
     pub(super) timeout: Duration,
-    /// The longest time of the calls that were enqueued since none was known to be under way.
+    /// The longest time limit of the calls that were enqueued since the last moment without any
+    /// under way.
     longest: Duration,
     /// The number of calls.
     pub(super) count: u64,
-    /// What they consist of.
+    /// What all these calls consist of.
     pub(super) made: DeviceCalls,
     /// The event after the last call, until it is known to have run.
     pub(super) last: Option<Arc<RecordedEvent>>,
     /// The last call that is known to have run.
     pub(super) passed: u64,
-    /// What those consist of that are known to have run.
+    /// What the calls that are known to have run consist of.
     pub(super) ran: DeviceCalls,
     waypoints: Waypoints,
     /// The watched call, until it has run.
     pub(super) mark: Option<Mark>,
     /// The last call in each of the last captures, by their numbers.
     captured: Vec<(u64, Arc<RecordedEvent>)>,
-    /// Some were captured: graphs may be launched at any time.
+    /// Whether calls were captured: their graphs may be launched at any time.
     is_captured: bool,
-    /// What the captured ones consist of.
+    /// What the captured calls consist of.
     in_graphs: DeviceCalls,
 }
 
@@ -48,7 +49,7 @@ struct Waypoints {
     ends: VecDeque<CallEnd>,
     /// The ends of the calls whose numbers this divides are kept.
     stride: u64,
-    /// The longest time of the calls behind the last of these ends.
+    /// The longest time limit of the calls behind the last of these ends.
     limit: Duration,
 }
 
@@ -85,7 +86,7 @@ impl Waypoints {
         }
     }
 
-    /// Drops every other end. The calls of a dropped one count for the next one.
+    /// Drops every other end. The calls of a dropped end count for the end after it.
     fn thin_out(&mut self) {
         self.stride *= 2;
         let (stride, mut dropped) = (self.stride, Duration::ZERO);
@@ -109,22 +110,22 @@ impl Waypoints {
     }
 }
 
-/// The end of a call, or of several of which only the last one's end is known.
+/// The end of a call, or of several calls if only the end of the last one is known.
 pub(super) struct CallEnd {
     /// The number of calls up to it.
     pub(super) calls: u64,
-    /// What these consist of.
+    /// What these calls consist of.
     pub(super) made: DeviceCalls,
     event: Arc<RecordedEvent>,
-    /// How long they may take: the longest time of any.
+    /// How long they may take: the longest time limit of any.
     pub(super) limit: Duration,
 }
 
-/// A call in a stream that is not known to have run.
+/// A call that is not known to have run.
 pub(super) struct Mark {
     pub(super) end: CallEnd,
     pub(super) stall: Stall,
-    /// When a rank was seen to have left that it needs.
+    /// A rank that the call needs and that has left, and when this was seen.
     pub(super) farewell: Option<(u32, Instant)>,
 }
 
@@ -136,7 +137,7 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// Begins now, with this progress.
+    /// A stall that begins now, at this progress.
     pub(super) fn new(progress: u64) -> Self {
         Self {
             since: Instant::now(),
@@ -145,12 +146,12 @@ impl Stall {
         }
     }
 
-    /// How long there has been none, as far as was seen.
+    /// How long there has been no progress, as of the last look.
     pub(super) fn has_lasted(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// How long there has been none, after a look at it.
+    /// How long there has been no progress, with this new look at it.
     pub(super) fn lasts(&mut self, progress: u64) -> Duration {
         if self.progress != progress {
             *self = Self {
@@ -168,7 +169,7 @@ impl Stall {
 }
 
 impl Calls {
-    /// No calls yet, of which each may take this long.
+    /// Without calls; each may take this long.
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -186,20 +187,20 @@ impl Calls {
         }
     }
 
-    /// How long a wait for calls, or in one, may last that begins now: none of those under way is
-    /// cut short.
+    /// How long a wait that begins now may last, for calls or in a call: it cuts none of those
+    /// under way short.
     pub(super) fn patience(&self) -> Duration {
         self.longest.max(self.timeout)
     }
 
-    /// The time of the call under way, if it is over.
+    /// The time limit of the call under way, if it has passed.
     pub(super) fn overdue(&self) -> Option<Duration> {
         let mark = self.mark.as_ref()?;
         (mark.stall.has_lasted() > mark.end.limit).then_some(mark.end.limit)
     }
 
-    /// Another call was enqueued, which consists of these parts of this rank's, and ends at an
-    /// event. `limit` is how long it may take, if it has a time of its own.
+    /// Notes that a call was enqueued, which consists of these parts of this rank, and ends at an
+    /// event. `limit` is the call's own time limit, if it has one.
     pub(super) fn was_enqueued(
         &mut self,
         parts: impl IntoIterator<Item = DevicePart>,
@@ -222,8 +223,8 @@ impl Calls {
         captured.find(|(of, _)| *of == capture).map(|(_, end)| end)
     }
 
-    /// Another call was captured, which consists of these parts. How often its graph is launched is
-    /// not known.
+    /// Notes that a call was captured, which consists of these parts. How often its graph is
+    /// launched is not known.
     pub(super) fn add_captured(&mut self, parts: impl IntoIterator<Item = DevicePart>) {
         for part in parts {
             self.in_graphs.add(part);
@@ -233,19 +234,20 @@ impl Calls {
         self.is_captured = true;
     }
 
-    /// Whether one of them may run now, or soon: the state of some is not known.
+    /// Whether a call may run now or soon; also if the state of one is not known.
     pub(super) fn may_run(&self) -> bool {
         let runs = |last: &Arc<RecordedEvent>| !last.is_complete().unwrap_or(false);
         self.is_captured || self.last.as_ref().is_some_and(runs)
     }
 
-    /// Whether calls need a rank that are not known to have run at the last look, or graphs.
+    /// Whether the rank is needed by graphs, or by calls that were not known to have run at the
+    /// last look.
     pub(super) fn may_need(&self, rank: u32) -> bool {
         self.in_graphs.need_more_of(rank, &DeviceCalls::default())
             || self.made.need_more_of(rank, &self.ran)
     }
 
-    /// The last call was captured, and it ends at an event.
+    /// Notes that the last call was captured, and ends at an event.
     pub(super) fn was_captured(&mut self, capture: u64, end: Arc<RecordedEvent>) {
         self.captured.retain(|(of, _)| *of != capture);
         if self.captured.len() == CAPTURES {
@@ -282,7 +284,7 @@ impl Calls {
             }
             (self.passed, self.ran) = (end.calls, end.made);
         }
-        // It stays where the driver does not answer: what it ends may still run.
+        // The event stays where the driver does not answer: the calls before it may still run.
         let Some(event) = self.last.clone() else {
             return Ok(None);
         };

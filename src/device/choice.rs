@@ -46,7 +46,7 @@ fn attach_any(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc<dyn En
             spark_ccl_log::info!("rank {}: own kernels, without NCCL: {reason}", comm.rank());
             let attached = kernels::attach(comm, deadline);
             if attached.is_err() {
-                // Its error would only mention the second choice.
+                // The error of the kernels would only mention the second choice.
                 spark_ccl_log::warn!("rank {}: NCCL was the first choice: {reason}", comm.rank());
             }
             attached

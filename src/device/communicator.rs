@@ -73,10 +73,10 @@ impl Communicator {
         device.explain(operation, dtype, count)
     }
 
-    /// Among which kernels of our own a call on device memory has a choice, by their names, and the
-    /// placement of the ranks, by which `spark-perf tune --backend engine` stores which is the
-    /// fastest. `None` where NCCL chooses, where the host carries the data, on GPUs of several
-    /// models, or without a backend for device memory.
+    /// The names of the kernels of our own that can do a call on device memory, and the placement
+    /// of the ranks, under which `spark-perf tune --backend engine` stores the fastest one. `None`
+    /// where NCCL chooses, where the host carries the data, on GPUs of several models, or without a
+    /// backend for device memory.
     ///
     /// ```no_run
     /// # use spark_ccl::{Backend, Communicator, Error};
@@ -94,7 +94,7 @@ impl Communicator {
         device.kernels(operation)
     }
 
-    /// Waits until all has run that was enqueued in the stream.
+    /// Waits until everything that was enqueued in the stream has run.
     ///
     /// # Errors
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile, which it does after
@@ -106,17 +106,17 @@ impl Communicator {
     }
 
     /// `len` elements of memory of this rank's device, for
-    /// [`register_device`](Self::register_device). What they are is not defined. The memory comes
+    /// [`register_device`](Self::register_device). Their values are not defined. The memory comes
     /// from the driver, in whole pages of the GPU (2 MiB).
     ///
     /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned
-    /// memory of the host, as [`device_path`](Self::device_path) then says. Collectives whose
-    /// buffers are all such memory are not staged, so all ranks should pass such memory, or none:
-    /// where they differ, calls longer than 128 KiB fail, and the error names both. Freeing such
-    /// memory waits for all kernels of its GPU, and holds up all threads that use the GPU
-    /// meanwhile. So memory that was dropped is kept for later calls of this, and freed by a thread
-    /// of the library while no call is in flight there. Where more than 256 MiB wait for that
-    /// (`SPARK_CCL_GPU_SET_ASIDE`), this waits as well, for up to 5 s, and then fails.
+    /// memory of the host, as [`device_path`](Self::device_path) then says. Collectives with all
+    /// buffers in pinned memory are not staged, so either all ranks should pass pinned memory, or
+    /// none: where they differ, calls longer than 128 KiB fail, and the error names both. Freeing
+    /// pinned memory waits for all kernels of its GPU, and holds up all threads that use the GPU
+    /// meanwhile. So dropped memory is kept for later allocations, and a thread of the library
+    /// frees it while no call is in flight on the GPU. Where more than 256 MiB wait to be freed
+    /// (`SPARK_CCL_GPU_SET_ASIDE`), an allocation waits for that, for up to 5 s, and then fails.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a
@@ -130,10 +130,10 @@ impl Communicator {
     }
 
     /// Registers device memory with this communicator until the memory is dropped, or the
-    /// communicator ends. Returns whether NCCL makes use of it; our own kernels take memory as it
-    /// is, and make none. Symmetric windows are registered by all ranks together, each in a thread
-    /// of its own. Windows that all ranks have dropped are given up when the ranks register the
-    /// next one.
+    /// communicator ends. Returns whether NCCL makes use of the registration; our own kernels never
+    /// do: they take memory as it is. Symmetric windows are registered by all ranks together, each
+    /// in a thread of its own. Windows that all ranks have dropped are given up when the ranks
+    /// register the next one.
     ///
     /// # Errors
     /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;

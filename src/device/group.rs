@@ -1,5 +1,5 @@
-//! Groups: calls that start together. They and their buffers are kept until the group ends, and
-//! only then enqueued.
+//! Groups: calls that start together. A group keeps its calls and their buffers until it ends, and
+//! only then enqueues them.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::memory::buffer::Region;
 use crate::task::Spec;
 
-/// Calls that are enqueued when it ends: from [`Communicator::group`].
+/// Calls that are enqueued together when the group ends: from [`Communicator::group`].
 ///
 /// Its buffers are used after the closure that puts them into the group has returned. So the
 /// closure must borrow them from outside.
@@ -26,11 +26,11 @@ pub struct Group<'env> {
 }
 
 impl Communicator {
-    /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of
-    /// this communicator and of others: one thread can then drive several devices, and sends and
-    /// receives do not wait for each other. Nothing is enqueued before `body` returns. With
-    /// [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the communicator's
-    /// collectives of the group.
+    /// Lets the calls of this communicator and of others that `body` puts into the group
+    /// ([`within`](Call::within)) start together: one thread can then drive several devices, and
+    /// sends and receives do not wait for each other. Nothing is enqueued before `body` returns.
+    /// With [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the
+    /// communicator's collectives of the group.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;

@@ -1,5 +1,6 @@
-//! The guard: a thread that ends calls which cannot complete. A program may wait for its streams by
-//! means that know nothing of communicators, so the library's own waits are not enough.
+//! The guard: a thread that ends calls which cannot complete. The user may wait for streams by
+//! CUDA's own means, which know nothing of communicators, so the library's own waits are not
+//! enough.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -10,8 +11,8 @@ use spark_ccl_log::{Mutex, MutexGuard};
 
 use super::allocation::{free_in_background, tidy_in_background};
 use super::calls::{CallEnd, Mark};
-use super::guarded::Guarded;
 use super::rank::{DeviceRank, DeviceState};
+use super::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::memory::device::block;
 use crate::memory::device::set_aside::{self, Enqueues};
@@ -19,19 +20,19 @@ use crate::world::exit::{self, Leaves};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a call may continue after a rank has left without its part in it: one of a graph is not
-/// counted.
+/// How long a call may continue after a rank has left without its part in the call. The part may
+/// still be there: parts in graphs are not counted.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 /// How long a call may take to be enqueued until its stream is taken for full.
 const FULL_AFTER: Duration = Duration::from_secs(1);
 
-/// Watches an engine as long as it exists; `look` checks whether something has gone wrong.
-pub(super) fn start<E: Guarded>(
+/// Watches an engine as long as the engine exists; `look` checks whether something has gone wrong.
+pub(super) fn start<E: WatchedEngine>(
     engine: &Arc<E>,
     look: impl FnMut(&E) + Send + 'static,
 ) -> Result<(), Error> {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    // Once CUDA is there, since what has run is asked of it.
+    // Registered once CUDA is there: the function asks CUDA which calls have run.
     exit::register(&IS_REGISTERED);
     exit::add(engine);
     let device = engine.base().device();
@@ -45,7 +46,7 @@ pub(super) fn start<E: Guarded>(
         })
 }
 
-fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
+fn watch_over<E: WatchedEngine>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
     loop {
         std::thread::sleep(TICK);
         let Some(engine) = engine.upgrade() else {
@@ -69,7 +70,7 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
     block::free_the_rest();
 }
 
-impl<E: Guarded> Enqueues for E {
+impl<E: WatchedEngine> Enqueues for E {
     fn is_idle(&self) -> bool {
         let Some(state) = self.base().state.try_lock() else {
             return false;
@@ -79,11 +80,11 @@ impl<E: Guarded> Enqueues for E {
     }
 }
 
-impl<E: Guarded> Leaves for E {
+impl<E: WatchedEngine> Leaves for E {
     fn leave_at_exit(&self, deadline: Instant) {
         let base = self.base();
-        // The membership leaves afterwards. Where calls run that do not end, or CUDA is gone, the
-        // others get an error at those that need this rank.
+        // The membership leaves afterwards. Where calls do not end, or CUDA is gone, the other
+        // ranks get an error at calls that need this rank.
         if let Ok(true) = base.subside(deadline) {
             base.tell_what_is_done();
         }
@@ -107,7 +108,7 @@ impl<B> DeviceRank<B> {
         if let Err(error) = calls.look(progress) {
             drop(self.lost(error));
         }
-        // Before a call is enqueued, this is asked, too; but a rank may end meanwhile, or later.
+        // `check_members` asks this before a call is enqueued; but a rank may end later.
         let of_an_end = |rank| {
             let fault = self.watch.latent_of(rank);
             fault.filter(|_| calls.may_need(rank))
@@ -156,17 +157,17 @@ impl<B> DeviceRank<B> {
         })
     }
 
-    /// Whether a rank has left, and a call needs one that it has not done. What it had done is
-    /// there, or on its way.
+    /// Whether a rank has left without its part in a call up to `end`. The data of parts that it
+    /// has done are there, or on their way.
     fn lacks(&self, end: &CallEnd, ran: &DeviceCalls, rank: u32) -> bool {
         let left = self.watch.has_left(rank);
         left.is_some_and(|left| !left.meets(rank, self.rank as u32, &end.made, ran))
     }
 }
 
-/// The state, or `None` while another thread holds it. Where a rank has ended, and a thread holds
-/// the state for long, the fault of that: the thread enqueues a call in a full stream, whose calls
-/// may wait for that rank.
+/// The state, or `None` while another thread holds it. The fault of a rank that has ended, if a
+/// thread holds the state for long: that thread enqueues a call in a full stream, whose calls may
+/// wait for the ended rank.
 fn held<T, F>(state: &Mutex<T>, latent: Option<F>) -> Result<Option<MutexGuard<'_, T>>, F> {
     match latent {
         None => Ok(state.try_lock()),

@@ -34,8 +34,8 @@ use spark_ccl_gpu::Kernel;
 use spark_ccl_types::{DType, Operation};
 
 use super::allocation::{new_block, new_block_of};
-use super::guarded::Guarded;
 use super::waiting::{run, wait_for, wait_for_last, wait_for_own};
+use super::watched_engine::WatchedEngine;
 use crate::engine::{Engine, Registration, StreamTask};
 use crate::error::Error;
 use crate::memory::device::block::Block;
@@ -121,7 +121,7 @@ impl Engine for KernelEngine {
         let ended = self.base.lock()?.backend.take();
         let ended = ended.ok_or_else(|| self.base.gone())?;
         let member = self.member.lock().take();
-        // The last one gives its memory back.
+        // The last owner of the member gives its memory back.
         drop((ended, member));
         Ok(())
     }

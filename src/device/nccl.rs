@@ -1,8 +1,8 @@
 //! The engine that leaves collectives to NCCL.
 //!
-//! Its communicator of NCCL's is made over the links of the ranks. The guard thread checks that
-//! enqueued calls run, and aborts them when a rank has died or when they take too long. Knows
-//! `crates/nccl` and the links; knows no kernels of ours.
+//! The NCCL communicator is made over the links of the ranks. The guard thread checks that enqueued
+//! calls run, and aborts them when a rank has died or when they take too long. Knows `crates/nccl`
+//! and the links; knows no kernels of ours.
 
 mod attach;
 mod calls;
@@ -54,7 +54,7 @@ impl Engine for NcclEngine {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        // After a failure it stays 0, which ends calls under way.
+        // After a failure the time limit stays 0, which ends calls under way.
         if !self.base.watch.failed() {
             self.inside.call_timeout.set(timeout);
         }

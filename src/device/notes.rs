@@ -12,11 +12,11 @@ use super::parts::parts_of;
 use crate::observe::{DEPTH, Journal, Observed};
 use crate::task::Task;
 
-/// What notes the calls of a rank.
+/// Notes the calls of a rank.
 pub(super) struct Notes {
     observed: Arc<Observed>,
     journal: Arc<Journal>,
-    /// It is locked before the journal.
+    /// Locked before the journal.
     calls: Mutex<Calls>,
 }
 
@@ -24,8 +24,8 @@ pub(super) struct Notes {
 struct Calls {
     /// The number of the last collective, and of the last message with each rank in each direction.
     last: BTreeMap<Option<Peer>, u64>,
-    /// The records of those that are not known to have run, in the order of the calls, and their
-    /// ends: at most [`DEPTH`], as many as are recorded.
+    /// The records of calls that are not known to have run, in the order of the calls, and the ends
+    /// of these calls: at most [`DEPTH`], since no more are recorded.
     under_way: VecDeque<(u64, Arc<RecordedEvent>)>,
 }
 
@@ -38,7 +38,7 @@ impl Notes {
         }
     }
 
-    /// A call was enqueued, and has this end.
+    /// Notes that a call was enqueued, which has this end.
     pub(super) fn add(&self, task: &Task, end: &Arc<RecordedEvent>) {
         let mut calls = self.calls.lock();
         for part in parts_of(task) {
@@ -57,8 +57,9 @@ impl Notes {
         }
     }
 
-    /// The record of the last call that has ended, if any has since it was asked. Calls run one
-    /// after the other. One whose state the driver does not tell may still run.
+    /// The record of the last call that has ended, if any has ended since this was last asked.
+    /// Calls run one after the other. A call counts as running if the driver does not tell its
+    /// state.
     pub(super) fn last_ended(&self) -> Option<u64> {
         let calls = self.calls.lock();
         let has_ended = |end: &RecordedEvent| end.is_complete().unwrap_or(false);
@@ -67,7 +68,7 @@ impl Notes {
         ended.last().map(|&(record, _)| record)
     }
 
-    /// All calls up to this record have run.
+    /// Notes that all calls up to this record have run.
     pub(super) fn have_run(&self, last: u64) {
         let mut calls = self.calls.lock();
         while let Some(&(record, _)) = calls
@@ -80,7 +81,7 @@ impl Notes {
         }
     }
 
-    /// Records that the communicator has failed, if that is wanted.
+    /// Records that the communicator has failed, if the user wants records of faults.
     pub(super) fn record_fault(&self) {
         self.observed.record_fault();
     }

@@ -14,9 +14,9 @@ use crate::memory::device::buffer::{DeviceRecv, DeviceSend};
 pub trait DeviceOperands<T: Element>: Operands<T> {}
 
 impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
-    /// Enqueues the operation in a stream and gives owned buffers back. It runs when all has run
+    /// Enqueues the operation in a stream and gives owned buffers back. It runs after everything
     /// that was enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for
-    /// it.
+    /// its end.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;

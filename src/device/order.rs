@@ -1,5 +1,5 @@
-//! The uses of a call's memory, in order: lets a stream wait before a call for what came before,
-//! and notes after it what the call has used. Knows no engine.
+//! Keeps uses of a call's memory in order: makes the stream wait for earlier uses before a call,
+//! and notes the call's own uses after it. Knows no engine.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use spark_ccl_cuda::{Error, RecordedEvent};
 use crate::memory::buffer::Region;
 use crate::memory::device::site::Order;
 
-/// Whether the program itself keeps all uses of a call's memory in order. Some of the memory has to
-/// be its own, even if all is empty: only for such memory has it promised what holds for a graph.
-pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
+/// Whether the user keeps all uses of a call's memory in order. At least one region, even an empty
+/// one, has to be the user's memory: only for that has the user promised what graphs need.
+pub(super) fn are_ordered_by_user(regions: [&Region; 2]) -> bool {
     let is_own = |region: &Region| {
         let site = region.site.as_ref();
-        site.is_some_and(|site| matches!(site.order, Order::Program | Order::Kept(_)))
+        site.is_some_and(|site| matches!(site.order, Order::User | Order::Kept(_)))
     };
     let mut used = regions.iter().filter(|region| region.len > 0);
     regions.iter().any(|region| is_own(region)) && used.all(|region| is_own(region))
 }
 
-/// The stream that a call's memory comes with, preferably that of a buffer of cudarc's: it may have
-/// been used there without an event. Our own memory comes with a stream that is only for such
-/// calls.
+/// The stream that a call's memory comes with. The stream of a cudarc buffer comes first: the
+/// buffer may have been used there without an event. The library's own memory comes with a stream
+/// that only calls without a given stream use.
 pub(super) fn stream_of(regions: [&Region; 2]) -> Option<Arc<CudaStream>> {
     let sites = regions.iter().filter_map(|region| region.site.as_ref());
     let own = sites.filter(|site| site.stream.is_some());
@@ -30,8 +30,8 @@ pub(super) fn stream_of(regions: [&Region; 2]) -> Option<Arc<CudaStream>> {
     first.and_then(|site| site.stream.clone())
 }
 
-/// The other streams that a call's memory comes with, where nothing else makes a stream wait for
-/// its uses there.
+/// The other streams that a call's memory comes with, if nothing else makes a stream wait for uses
+/// there.
 pub(super) fn unordered<'a>(
     regions: [&'a Region; 2],
     stream: &'a Arc<CudaStream>,
@@ -52,7 +52,7 @@ pub(super) fn hold_back(regions: [&Region; 2], stream: &Arc<CudaStream>) -> Resu
     uses.try_for_each(|(order, writes)| order.hold_back(stream, writes))
 }
 
-/// A call's memory was used in a stream up to an event.
+/// Notes that a call's memory was used in a stream up to an event.
 pub(super) fn were_used(
     regions: [&Region; 2],
     stream: &CudaStream,
@@ -62,7 +62,7 @@ pub(super) fn were_used(
     uses.try_for_each(|(order, writes)| order.was_used(stream, end, writes))
 }
 
-/// A call's memory may be in use, and it is not known until when.
+/// Notes that a call's memory may be in use, nobody knows how long.
 pub(super) fn were_lost(regions: [&Region; 2], error: &Error) {
     for (order, _) in uses(regions) {
         if let Order::Block(block) | Order::Kept(block) = order {
@@ -71,7 +71,7 @@ pub(super) fn were_lost(regions: [&Region; 2], error: &Error) {
     }
 }
 
-/// The regions that are read and written; in place, they are one.
+/// The regions that are read or written, each with whether it is written; in place, they are one.
 fn uses([input, output]: [&Region; 2]) -> impl Iterator<Item = (&Order, bool)> {
     let in_place = input.ptr == output.ptr;
     let uses = [(input, false), (output, true)];

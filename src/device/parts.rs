@@ -1,11 +1,11 @@
-//! This rank's parts in a call, as the program makes it.
+//! This rank's parts in a call of the user.
 
 use spark_ccl_control::DevicePart;
 use spark_ccl_types::Operation;
 
 use crate::task::Task;
 
-/// One for a collective; of messages, one for each that is sent or received.
+/// One part for a collective; for messages, one for each that is sent or received.
 pub(super) fn parts_of(task: &Task) -> impl Iterator<Item = DevicePart> + use<> {
     let (to, from) = (
         DevicePart::SendTo(task.to),

@@ -33,15 +33,14 @@ pub(super) struct DeviceRank<B> {
     pub(super) watch: Arc<Watch>,
     gate: Arc<Gate>,
     pub(super) state: Mutex<DeviceState<B>>,
-    /// What notes the calls, if anyone wants to know of them.
+    /// Notes the calls for reports, if anybody wants reports.
     pub(super) notes: Option<Notes>,
-    /// Whether a thread gives memory back. A flag on its own, which orders no other memory:
-    /// relaxed.
+    /// Whether a thread frees dropped memory. Orders no other memory: relaxed.
     pub(super) tidies: AtomicBool,
 }
 
 pub(super) struct DeviceState<B> {
-    /// `None` once it was aborted, or finalized.
+    /// `None` once the communicator was aborted, or finalized.
     pub(super) backend: Option<B>,
     pub(super) calls: Calls,
 }
@@ -87,8 +86,8 @@ impl<B> DeviceRank<B> {
         result.map_err(|error| error.of_rank(self.rank))
     }
 
-    /// The state; an error where the communicator has failed, and a call of the backend's that has
-    /// it does not come back.
+    /// The state. An error if the communicator has failed, and the thread that holds the state does
+    /// not come back from a call of the backend.
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, DeviceState<B>>, Error> {
         loop {
             if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
@@ -100,8 +99,8 @@ impl<B> DeviceRank<B> {
         }
     }
 
-    /// An error where the communicator has failed; or fails it where a rank has ended that a call
-    /// of these parts needs.
+    /// An error if the communicator has failed. Fails it if a rank has ended that a call of these
+    /// parts needs.
     pub(super) fn check_members(
         &self,
         parts: impl IntoIterator<Item = DevicePart>,
@@ -119,9 +118,10 @@ impl<B> DeviceRank<B> {
         Ok(())
     }
 
-    /// Waits until nothing is freed on the GPU. While the value returned lives, nothing is.
+    /// Waits until nothing is being freed on the GPU. As long as the returned value lives, nothing
+    /// is freed.
     ///
-    /// It is taken before the state, which would otherwise be held while the driver waits.
+    /// Call it before taking the state, which would otherwise be held while the driver waits.
     pub(super) fn to_launch(&self) -> Result<Passed<'_>, Error> {
         loop {
             if let Some(passed) = self.gate.pass_within(LOOK_EVERY) {
@@ -134,8 +134,8 @@ impl<B> DeviceRank<B> {
     }
 
     /// Makes a stream wait until a call's memory may be used there. Checks for a capture again,
-    /// which may have begun while the ranks met for the call. If CUDA fails, the communicator fails
-    /// on all ranks, unless the error is one of a capture.
+    /// since one may have begun while the ranks met for the call. If CUDA fails, the communicator
+    /// fails on all ranks, unless the error is one of a capture.
     pub(super) fn hold_back(
         &self,
         operation: &'static str,
@@ -146,8 +146,8 @@ impl<B> DeviceRank<B> {
         order::hold_back(regions, stream).map_err(|error| self.lost(error))
     }
 
-    /// Records the end of a call that is the last one now, consists of these parts, and has this
-    /// time, if it has one of its own. `None` if it was captured.
+    /// Records the end of the call that is the last one now, and that consists of these parts.
+    /// `limit` is its own time limit, if it has one. `None` if the call was captured.
     pub(super) fn record(
         &self,
         calls: &mut Calls,
@@ -188,7 +188,7 @@ impl<B> DeviceRank<B> {
     ) -> Result<(), Error> {
         let told = end.and_then(|end| match end {
             Some(end) => were_used(regions, stream, &end),
-            None if order::is_the_programs(regions) => Ok(()),
+            None if order::are_ordered_by_user(regions) => Ok(()),
             None => {
                 let captured = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
                 Err(no_end(self.device(), captured))
@@ -196,14 +196,15 @@ impl<B> DeviceRank<B> {
         });
         told.map_err(|error| {
             were_lost(regions, &error);
-            // Also if a graph is being captured: what already runs is ended before its memory is
+            // Also if a graph is being captured: running calls are ended before their memory is
             // freed.
             self.give_up(error.to_string());
             error.of_rank(self.rank).into()
         })
     }
 
-    /// An error of CUDA's. The other ranks wait for this one's part, which does not come.
+    /// Fails the communicator for an error of CUDA: the other ranks wait for this rank's part,
+    /// which does not come.
     pub(super) fn lost(&self, error: spark_ccl_cuda::Error) -> Error {
         let error = error.of_rank(self.rank);
         if !error.is_of_a_capture() {
@@ -223,7 +224,7 @@ impl<B> DeviceRank<B> {
         self.watch.raise(self.stalled(calls, waited));
     }
 
-    /// The fault of a call that has waited for too long, as far as is known by now.
+    /// The fault of a call that has waited for too long, with the cause if it is known by now.
     pub(super) fn stalled(&self, calls: u64, waited: Duration) -> Fault {
         self.timed_out(calls, waited, self.watch.awaited_on_device())
     }
@@ -250,8 +251,8 @@ impl<B> DeviceRank<B> {
         )
     }
 
-    /// Records the communicator's fault, if that is wanted: the program may end when it hears of
-    /// it.
+    /// Records the communicator's fault, if the user wants records of faults: the process may end
+    /// when the user hears of it.
     fn record_fault(&self) {
         if let Some(notes) = &self.notes {
             notes.record_fault();
@@ -259,7 +260,7 @@ impl<B> DeviceRank<B> {
     }
 }
 
-/// Why the end of a call is not known.
+/// The error that the end of a call is not known, and why.
 pub(super) fn no_end(device: usize, why: CUresult) -> spark_ccl_cuda::Error {
     spark_ccl_cuda::Error::of("cuEventRecord", device, DriverError(why))
 }

@@ -1,4 +1,4 @@
-//! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all
+//! Untyped calls on device memory: by addresses, in streams by their handles. The user keeps all
 //! uses in order. Memory of this library stays until the calls that use it have run.
 
 use std::sync::Arc;
@@ -16,19 +16,18 @@ use crate::memory::device::gpu::Gpu;
 use crate::memory::device::site::{Order, Site};
 use crate::task::Task;
 
-/// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`,
-/// which is the same.
+/// A call of a communicator, and its stream: a `CUstream`, or a `cudaStream_t`, which is the same.
 ///
 /// Null and `CU_STREAM_LEGACY` are the legacy default stream. For `CU_STREAM_PER_THREAD`, the call
-/// runs in a stream of the library's that waits for the calling thread's default stream, which
-/// waits for it.
+/// runs in a stream of the library. That stream waits for the calling thread's default stream,
+/// which in turn waits for the call.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceCall<'a> {
-    /// Whose call it is.
+    /// The communicator that makes the call.
     pub comm: &'a Communicator,
-    /// What is done with which addresses.
+    /// The operation and the addresses.
     pub call: &'a UntypedCall,
-    /// Where.
+    /// The stream in which the call runs.
     pub stream: CUstream,
 }
 
@@ -77,14 +76,14 @@ impl Communicator {
             [alone] => alone.engine.enqueue(&alone.task, alone.stream),
             [first, ..] => first.engine.enqueue_together(&tasks),
         };
-        // A part may run also where another failed, and the program's streams wait for it.
+        // Some calls may run although another failed; the user's streams wait for them.
         prepared
             .iter()
             .map(Prepared::join)
             .fold(enqueued, Result::and)
     }
 
-    /// Waits until all has run that was enqueued in a stream: as [`wait`](Self::wait), by the
+    /// Waits until everything that was enqueued in a stream has run: [`wait`](Self::wait), by the
     /// stream's handle.
     ///
     /// # Safety
@@ -95,14 +94,14 @@ impl Communicator {
     pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
         let _context = keep_context();
-        // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the
-        // end of this function (its contract).
+        // SAFETY: the stream is a default one, or lives until this function returns (its contract);
+        // `borrowed` is dropped before that.
         let borrowed = unsafe { borrow(&**engine, stream) }?;
         engine.wait(borrowed.inner())
     }
 
-    /// Records an event of the program's in a stream, by their handles: it comes when all has run
-    /// that was enqueued there before.
+    /// Records the user's event in a stream, by their handles: the event occurs when everything
+    /// that was enqueued there before has run.
     ///
     /// # Safety
     /// The event is of this rank's device, and is not destroyed before this returns. The stream is
@@ -119,9 +118,9 @@ impl Communicator {
         Ok(recorded.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
-    /// Waits until the calls have run that this rank has enqueued in any stream. Dropped before
-    /// that, a communicator waits 2 s for them, and then fails on all ranks. Captured calls do not
-    /// count.
+    /// Waits until all calls that this rank has enqueued, in any stream, have run. A communicator
+    /// that is dropped before that waits 2 s for them, and then fails on all ranks. Captured calls
+    /// do not count.
     ///
     /// # Errors
     /// [`Error::Failed`], also where another thread [aborts](Self::abort) the communicator
@@ -135,7 +134,7 @@ impl Communicator {
         device.settle()
     }
 
-    /// Whether the calls have run that this rank has enqueued in any stream. Does not wait for
+    /// Whether all calls that this rank has enqueued, in any stream, have run. Does not wait for
     /// them.
     pub fn is_settled(&self) -> bool {
         let _context = self.device.as_ref().map(|_| keep_context());
@@ -210,7 +209,7 @@ unsafe fn borrow(engine: &dyn Engine, raw: CUstream) -> Result<CallStream, Error
     Ok(stream.map_err(|error| error.of_rank(gpu.rank))?)
 }
 
-/// Device memory by its address. That of another device is refused when the call is admitted.
+/// Device memory by its address. Memory of another device is refused when the call is admitted.
 fn place(
     engine: &dyn Engine,
     call: &UntypedCall,
@@ -229,15 +228,15 @@ fn place(
         Region::on_device(address, len, site)
     };
     if len == 0 {
-        return Ok(at(gpu.context.ordinal(), Order::Program));
+        return Ok(at(gpu.context.ordinal(), Order::User));
     }
     let found = match Block::find(address, bytes) {
         Found::Block(block) => Ok((block.gpu.context.ordinal(), Order::Kept(block))),
         Found::Dropped => Err("was freed, and stays only until earlier calls have run".to_owned()),
         Found::Across(there) => Err(too_long(bytes, there)),
         Found::Other(room) => {
-            let device = of_the_program(gpu, address, bytes, room)?;
-            device.map(|device| (device, Order::Program))
+            let device = device_of_user_memory(gpu, address, bytes, room)?;
+            device.map(|device| (device, Order::User))
         }
     };
     let found = found.map_err(|problem| {
@@ -254,7 +253,7 @@ fn check_factor(engine: &dyn Engine, call: &UntypedCall, at: u64) -> Result<(), 
     let (gpu, bytes) = (engine.gpu(), call.dtype().size() as u64);
     let own = gpu.context.ordinal();
     let problem = if at.is_multiple_of(bytes) {
-        match of_the_program(gpu, at, bytes, bytes)? {
+        match device_of_user_memory(gpu, at, bytes, bytes)? {
             Ok(device) if device == own => return Ok(()),
             Ok(device) => format!("is of device {device}, and not of this rank's, {own}"),
             Err(problem) => problem,
@@ -268,9 +267,9 @@ fn check_factor(engine: &dyn Engine, call: &UntypedCall, at: u64) -> Result<(), 
     )))
 }
 
-/// The device that memory of the program is of, or what is wrong with it. It ends after `room`
-/// bytes at the latest, where a block of the library's begins.
-fn of_the_program(
+/// The device of the user's memory, or an error. The memory ends after at most `room` bytes, where
+/// a block of the library begins.
+fn device_of_user_memory(
     gpu: &Gpu,
     address: u64,
     bytes: u64,

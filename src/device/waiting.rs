@@ -7,9 +7,9 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{is_capturing, is_idle};
 
 use super::calls::Stall;
-use super::guarded::Guarded;
 use super::order;
 use super::rank::DeviceRank;
+use super::watched_engine::WatchedEngine;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::memory::device::pause::{YIELD_FOR, pause};
@@ -19,21 +19,21 @@ use crate::task::Task;
 const LOOKS: u32 = 64;
 /// How long a call into the backend may delay a thread that wants to abort the communicator.
 pub(super) const CALL: Duration = Duration::from_secs(5);
-/// How long a thread may have the state that enqueues no call.
+/// How long a thread that enqueues no call may hold the state.
 const LOCKED: Duration = Duration::from_millis(50);
 /// How long the last call may take to end, once it was aborted or the communicator is dropped.
 pub(super) const SUBSIDES: Duration = Duration::from_secs(2);
 
 /// Runs a task in the stream that its memory comes with, and waits for it.
-pub(super) fn run(engine: &(impl Engine + Guarded), task: &Task) -> Result<(), Error> {
+pub(super) fn run(engine: &(impl Engine + WatchedEngine), task: &Task) -> Result<(), Error> {
     let stream = engine.base().stream_of(task)?;
     engine.enqueue(task, &stream)?;
     wait_for(engine, &stream)
 }
 
-/// Waits until all in a stream has run, and looks whether it went well.
-pub(super) fn wait_for(engine: &impl Guarded, stream: &CudaStream) -> Result<(), Error> {
-    // To look at it would end the capture.
+/// Waits until everything in a stream has run, and checks whether it succeeded.
+pub(super) fn wait_for(engine: &impl WatchedEngine, stream: &CudaStream) -> Result<(), Error> {
+    // A look at the stream would end the capture.
     if engine.base().own(is_capturing(stream))? {
         return Err(Error::Invalid {
             operation: "wait",
@@ -44,7 +44,7 @@ pub(super) fn wait_for(engine: &impl Guarded, stream: &CudaStream) -> Result<(),
 }
 
 /// Waits for the last call.
-pub(super) fn wait_for_last(engine: &impl Guarded) -> Result<(), Error> {
+pub(super) fn wait_for_last(engine: &impl WatchedEngine) -> Result<(), Error> {
     let last = engine.base().lock()?.calls.last.clone();
     match last {
         Some(last) => wait_until(engine, || last.is_complete()),
@@ -52,14 +52,14 @@ pub(super) fn wait_for_last(engine: &impl Guarded) -> Result<(), Error> {
     }
 }
 
-/// Waits for this rank's own calls. It asks no other rank whether it has made the same ones: others
-/// may have left.
-pub(super) fn wait_for_own(engine: &impl Guarded) -> Result<(), Error> {
+/// Waits for this rank's own calls. Does not compare them with those of other ranks, which may have
+/// left.
+pub(super) fn wait_for_own(engine: &impl WatchedEngine) -> Result<(), Error> {
     look_until(engine, || engine.base().is_idle(), || {})
 }
 
 fn wait_until(
-    engine: &impl Guarded,
+    engine: &impl WatchedEngine,
     is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
 ) -> Result<(), Error> {
     let made = engine.calls_to_compare();
@@ -69,10 +69,10 @@ fn wait_until(
     Ok(())
 }
 
-/// Looks until something is over, or the communicator fails. Calls `wait` once if it is not over at
-/// once.
+/// Looks until something is over, or the communicator fails. Calls `wait` once, if the first looks
+/// do not find it over.
 fn look_until(
-    engine: &impl Guarded,
+    engine: &impl WatchedEngine,
     is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
     wait: impl Fn(),
 ) -> Result<(), Error> {
@@ -89,7 +89,7 @@ fn look_until(
         if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
             && let Err(error) = still_waits(engine, &mut stall, &mut limit)
         {
-            // An error of CUDA's is now only a consequence of the fault.
+            // An error of CUDA is now only a consequence of the fault.
             let _ = engine.base().subside(Instant::now() + SUBSIDES);
             return Err(error);
         }
@@ -99,9 +99,9 @@ fn look_until(
     engine.check()
 }
 
-/// An error if the wait is over: it may last as long as was allowed when it was first asked about,
-/// which is `limit`.
-fn still_waits<E: Guarded>(
+/// An error if the wait has lasted too long: longer than `limit`, which is set at the first call of
+/// this to the time that is allowed then.
+fn still_waits<E: WatchedEngine>(
     engine: &E,
     stall: &mut Stall,
     limit: &mut Option<Duration>,
@@ -128,13 +128,13 @@ fn still_waits<E: Guarded>(
 }
 
 impl<B> DeviceRank<B> {
-    /// The stream that a task's memory comes with, once it waits for what nothing else makes it
-    /// wait for.
+    /// The stream that a task's memory comes with. It is made to wait for uses of the memory in
+    /// other streams, if nothing else makes it wait for them.
     pub(super) fn stream_of(&self, task: &Task) -> Result<Arc<CudaStream>, Error> {
         let regions = task.regions();
         let stream = order::stream_of(regions);
         let stream = stream.unwrap_or_else(|| self.context.default_stream());
-        // Those of another context are refused.
+        // A stream of another context is not used: the call is refused.
         let is_ours = |other: &&Arc<CudaStream>| Arc::ptr_eq(other.context(), &self.context);
         for other in order::unordered(regions, &stream).filter(is_ours) {
             if let Some(end) = self.own(self.end(other))? {
@@ -153,8 +153,8 @@ impl<B> DeviceRank<B> {
         last.map_or(Ok(true), |last| last.is_complete())
     }
 
-    /// Waits a little for the last call to end: after an abort, a program that gets the error may
-    /// free what kernels use. Returns whether it has ended.
+    /// Waits a little for the last call to end: after an abort, a user who gets the error may free
+    /// memory that kernels use. Returns whether the call has ended.
     pub(super) fn subside(&self, deadline: Instant) -> Result<bool, spark_ccl_cuda::Error> {
         let last = self.state.try_lock_for(CALL);
         let Some(last) = last.and_then(|state| state.calls.last.clone()) else {
@@ -170,9 +170,9 @@ impl<B> DeviceRank<B> {
         Ok(true)
     }
 
-    /// Before the rank leaves on its own: whether all calls have run. Where they do not end soon,
-    /// the communicator fails on all ranks, which could otherwise take the output of aborted calls
-    /// for results.
+    /// Whether all calls have run, asked before this rank leaves on its own. If they do not end
+    /// soon, the communicator fails on all ranks, which could otherwise take the output of aborted
+    /// calls for results.
     pub(super) fn is_done(&self) -> bool {
         if self.watch.failed() {
             return false;
@@ -191,23 +191,25 @@ impl<B> DeviceRank<B> {
         false
     }
 
-    /// All calls have run: others may still come to some of them once this rank has left.
+    /// Tells the others that all calls have run: they may still make some of these calls once this
+    /// rank has left.
     pub(super) fn tell_what_is_done(&self) {
         if let Some(state) = self.state.try_lock_for(CALL) {
             self.watch.has_done(state.calls.made.clone());
         }
     }
 
-    /// Some calls may not have run, and will not: others may still come to those that have.
+    /// Tells the others which calls have run, if some have not and never will: they may still make
+    /// those that have.
     pub(super) fn tell_what_has_run(&self) {
         if let Some(mut state) = self.state.try_lock_for(LOCKED) {
-            // Where CUDA does not answer, what was known before has run.
+            // If CUDA does not answer, the calls count that were known to have run before.
             let _is_known = state.calls.look(0);
             self.watch.has_done(state.calls.ran.clone());
         }
     }
 
-    /// Changes how long calls may take that are enqueued from now on.
+    /// Changes how long each call that is enqueued from now on may take.
     pub(super) fn wait_at_most(&self, timeout: Duration) {
         // A communicator that has failed waits for nothing.
         if let Ok(mut state) = self.lock() {

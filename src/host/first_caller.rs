@@ -45,7 +45,7 @@ impl FirstCaller {
 impl FirstCallerView {
     /// Whether no thread but this one has made the first call.
     pub(super) fn is_none_but_this(&self) -> bool {
-        // Relaxed: as above.
+        // Relaxed: the number orders no other memory.
         let first = self.0.load(Ordering::Relaxed);
         first == 0 || first == THREAD.with(|thread| *thread)
     }

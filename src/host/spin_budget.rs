@@ -63,12 +63,12 @@ pub(super) struct Backoff {
     nap: Duration,
 }
 
-/// What a waiter does between its polls.
+/// A waiter's action between two polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BackoffStep {
-    /// It has yielded; whether somebody else wanted the core.
+    /// It has yielded; whether another thread wanted the core.
     Yielded { was_wanted: bool },
-    /// It is to block, for no longer than the nap if some events do not wake it up.
+    /// It should block, for no longer than the nap if some events do not wake it up.
     Block { nap: Duration },
 }
 

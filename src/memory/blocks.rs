@@ -57,7 +57,7 @@ impl Blocks {
         &self.begins
     }
 
-    /// Two ranks whose blocks have an element in common, the lower one first, if there are such. No
+    /// Two ranks whose blocks have an element in common, if there are any, the lower rank first. No
     /// block may end beyond what a `usize` counts.
     pub(crate) fn overlapping(&self) -> Option<[usize; 2]> {
         let full = || (0..self.counts.len()).filter(|&rank| self.counts[rank] > 0);

@@ -16,9 +16,9 @@ use crate::members::lineage::Wish;
 use crate::world::deadline::deadline_in;
 
 impl Communicator {
-    /// A new communicator of the ranks that are left, in their old order, where the program says
+    /// A new communicator of the ranks that are left, in their old order, where the user says
     /// who is left out. All of them must call it, on a communicator that has failed or one that
-    /// works; it stays as it is. Where the program does not know better than the library,
+    /// works; it stays as it is. Where the user does not know better than the library,
     /// [`recover`](Self::recover) is right: do not take `lost` from
     /// [`Fault::ranks`](crate::Fault::ranks), which may differ between ranks.
     ///
@@ -35,7 +35,7 @@ impl Communicator {
     ///
     /// If a rank dies during the call, some ranks may already have the new communicator, which has
     /// then failed, and shrink it again. The others are still in their first call, and all get the
-    /// same communicator. So after a shrink, the ranks must agree again on where the program goes
+    /// same communicator. So after a shrink, the ranks must agree again on where the user goes
     /// on. A communicator that was shrunk can be shrunk again, and split; its links are made when
     /// they are used first. With [`Backend::Nccl`](crate::Backend::Nccl) or
     /// [`Backend::Engine`](crate::Backend::Engine), it gets one of the backend's, as for
@@ -87,7 +87,7 @@ impl Communicator {
     /// Left out are ranks that are dead or lost, or whose processes have left the world, also those
     /// that die meanwhile; and stopped ones (by a signal, a debugger, or because their hosts hang),
     /// which for 5 s (`SPARK_CCL_LOST_AFTER`) have answered none of the others. A rank that answers
-    /// is waited for, even if it hangs in the program: only [`shrink`](Self::shrink) leaves it out.
+    /// is waited for, even if it hangs in the user: only [`shrink`](Self::shrink) leaves it out.
     /// If no rank is missing, for instance after [`abort`](Self::abort), the new communicator has
     /// all ranks.
     ///
@@ -101,11 +101,11 @@ impl Communicator {
     /// Only a rank on the same host sees that a process has ended for sure. Where all ranks of a
     /// host end at once, the others cannot tell that from a firewall, and need a majority against
     /// them, too: of two hosts with as many ranks each, the one without the first rank gets
-    /// [`Error::Shrink`]. If the program knows that the others have ended,
+    /// [`Error::Shrink`]. If the user knows that the others have ended,
     /// [`shrink`](Self::shrink) goes on without them.
     ///
     /// As after [`shrink`](Self::shrink), some ranks may already have the new communicator when one
-    /// dies during the call, and the ranks must agree again on where the program goes on.
+    /// dies during the call, and the ranks must agree again on where the user goes on.
     ///
     /// ```
     /// # use spark_ccl::{Communicator, Error, RedOp};

@@ -13,7 +13,7 @@ use spark_ccl_log::Mutex;
 /// The bound keeps a program that always makes up new names from filling the memory.
 const MOST: usize = 1 << 16;
 
-/// The code of `finalize`'s barrier, which sets it apart from the program's. No other name has it.
+/// The code of `finalize`'s barrier, which sets it apart from the user's. No other name has it.
 pub(crate) const FINALIZING: u32 = (1 << 19) - 1;
 
 static NAMES: PerProcess<Mutex<BTreeMap<u32, String>>> = PerProcess::new();

@@ -24,11 +24,11 @@ pub(crate) struct Spec {
     /// The peer that is received from.
     pub(crate) from: usize,
     pub(crate) in_place: bool,
-    /// The code of the name that the program gives it; 0 without one.
+    /// The code of the name that the user gives it; 0 without one.
     pub(crate) name: u32,
     /// `SPARK_CCL_PATH=zero-copy` does not bind it.
     pub(crate) by_any_path: bool,
-    /// The library itself makes it, and not the program.
+    /// The library itself makes it, and not the user.
     pub(crate) is_internal: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,
@@ -64,7 +64,7 @@ impl Spec {
         }
     }
 
-    /// Marks it as the library's own: it is not counted as the program's, and may take any path.
+    /// Marks it as the library's own: it is not counted as the user's, and may take any path.
     pub(crate) fn internal(self) -> Self {
         Self {
             by_any_path: true,

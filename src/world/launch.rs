@@ -1,4 +1,4 @@
-//! The rank of this process, and where the ranks meet: from the program's settings, or else from
+//! The rank of this process, and where the ranks meet: from the user's settings, or else from
 //! the launcher.
 
 use std::time::Instant;
@@ -72,7 +72,7 @@ pub(crate) struct LaunchOverrides {
 }
 
 impl LaunchOverrides {
-    /// This process's rank and meeting place: as the program has set them, or else from the
+    /// This process's rank and meeting place: as the user has set them, or else from the
     /// launcher.
     ///
     /// A file that the launcher's variables name is read until the deadline.

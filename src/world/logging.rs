@@ -29,7 +29,7 @@ pub(crate) fn warn_once(warnings: &[String], is_first: bool) {
     }
 }
 
-/// Installs a subscriber where the settings ask for logs and the program has none of its own. Its
+/// Installs a subscriber where the settings ask for logs and the user has none of its own. Its
 /// lines are written by a thread of their own, so a pipe that nobody reads, or a file system that
 /// hangs, holds up nothing else.
 pub(crate) fn install(log: &Log, host: &str) {

@@ -61,7 +61,7 @@ impl Communicator {
         self.try_scope(work)
     }
 
-    /// Like [`scope`](Self::scope), where `work` has errors of the program's own. Where the
+    /// Like [`scope`](Self::scope), where `work` has errors of the user's own. Where the
     /// compiler asks for their type, a function as `work`, or `Ok::<_, MyError>(())`, names it.
     ///
     /// ```

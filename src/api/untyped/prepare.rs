@@ -1,5 +1,5 @@
-//! From what a caller has set to a spec and its memory: everything that types prove elsewhere is
-//! checked here.
+//! From a caller's untyped arguments to a spec and its memory: everything that types prove
+//! elsewhere is checked here.
 
 use spark_ccl_types::{Extent, InPlaceRule, Operation, Reduction, Side};
 

@@ -12,7 +12,7 @@ use spark_ccl_fork::Owned;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Slots, Stage, Wire};
 
 use super::attached::Attached;
-use super::engine::{KernelEngine, Kernels};
+use super::engine::{KernelChoice, KernelEngine};
 use super::measured::{layout, measured};
 use super::pass::exchange;
 use super::pinned::Pinned;
@@ -31,21 +31,21 @@ use crate::error::Error;
 const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 /// The most CTAs of a GPU that kernels take.
 const CTAS: usize = 32;
-/// The most through the host's memory. Measured on two H100: of 16 MiB and more, 8 take 2 % less
-/// than 16 or 32, and as long as 4.
+/// The most CTAs through the host's memory. Measured on two H100, with 16 MiB and more: 8 CTAs take
+/// 2 % less time than 16 or 32, and as long as 4.
 const CTAS_THROUGH_HOST: u32 = 8;
 
-/// What a rank tells about how it reaches the others' memory; 0 if it does not.
+/// How a rank reaches the others' memory, as it tells them; 0 if it does not reach it.
 const PACKETS: u8 = 1;
 const LINES: u8 = 2;
 const PINNED: u8 = 3;
 const ELSEWHERE: u8 = 4;
-/// Whether slots are between ranks that share memory, or forced.
+/// How a rank's slots are used, as it tells the others: between ranks that share memory, or forced.
 const SHARED: u8 = 5;
 const FORCED: u8 = 6;
-/// Or for packets only, as devices read pieces where they lie.
+/// Slots for packets only, as devices read pieces where they lie.
 const LENT: u8 = 7;
-/// Or there are none.
+/// There are no slots.
 const NONE: u8 = 8;
 
 /// The engine for the device memory of a communicator's ranks. Collective.
@@ -97,7 +97,7 @@ pub(crate) fn attach(
 }
 
 /// Joins through the host: by memory that all ranks share and register, or else by the host's own
-/// links; and which faster ways it does not take, and why. Collective.
+/// links. Also returns why it does not take the faster transports. Collective.
 fn join_through_host(
     comm: &Communicator,
     context: &Arc<CudaContext>,
@@ -151,7 +151,7 @@ fn slots_of_all(
     })
 }
 
-/// Whether programs get memory of the host for calls that go by way of it. Collective.
+/// Whether `alloc_device` gives memory of the host, for calls by way of the host. Collective.
 fn all_pin(comm: &Communicator) -> Result<bool, Error> {
     let settings = &comm.inner.world.settings;
     let pins = settings.path != Path::Safe && settings.gpu.pinned;
@@ -160,8 +160,8 @@ fn all_pin(comm: &Communicator) -> Result<bool, Error> {
     Ok(all.iter().all(|&said| said == PINNED))
 }
 
-/// Which calls go through slots, and how many slots lanes have: any rank may refuse them for all,
-/// or else force them; who has the fewest decides. Collective.
+/// Which calls go through slots, and how many slots a lane has. A rank may refuse slots for all, or
+/// else force them; the rank with the fewest slots decides the number. Collective.
 fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usize)>, Error> {
     let settings = &comm.inner.world.settings;
     let depth = Slots::depth_within(settings.gpu.most_in_slots, ctas);
@@ -209,7 +209,8 @@ fn join_pinned(
     if_all_have(comm, pinned.join(comm, settings, deadline)?)
 }
 
-/// What this rank has, if all ranks have it; else why it has not, or which other one. Collective.
+/// Returns `own` if it is `Ok` on all ranks; else why it failed here, or on which rank it failed.
+/// Collective.
 fn if_all_have<R>(comm: &Communicator, own: Result<R, String>) -> Result<Result<R, String>, Error> {
     let (own, ways) = agree(
         comm,
@@ -236,7 +237,7 @@ fn engine(
     context: Arc<CudaContext>,
     member: Attached,
     passed_over: Vec<String>,
-    kernels: Kernels,
+    kernels: KernelChoice,
 ) -> Result<Arc<KernelEngine>, Error> {
     let member = Arc::new(member);
     let base = DeviceRank::new(comm, context, Arc::clone(&member))?;
@@ -246,22 +247,22 @@ fn engine(
     Ok(engine)
 }
 
-/// Which kernels are taken: all ranks have the same measurements, rank 0's, and know the same of
-/// all.
-fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Attached) -> Kernels {
+/// Which kernels are taken: the same on all ranks, since all have rank 0's measurements, and know
+/// the same about all GPUs.
+fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Attached) -> KernelChoice {
     let limits = member.limits();
     let layout = limits.and_then(|limits| layout(all, limits));
     let found = limits.zip(layout.as_ref());
     let found = found.map(|(limits, layout)| measured(&comm.inner.world.tuning, layout, limits));
-    Kernels {
+    KernelChoice {
         measured: found.unwrap_or_default(),
         layout,
         may_stage: comm.inner.world.settings.path != Path::ZeroCopy,
     }
 }
 
-/// This rank's result, and what all ranks say of theirs, if each has one; else its own error, or
-/// that another rank has none. Collective.
+/// This rank's result, and what `says` makes of each rank's, if all succeed; else this rank's own
+/// error, or an error that names another rank. Collective.
 fn agree<R>(
     comm: &Communicator,
     own: Result<R, Error>,
@@ -270,7 +271,7 @@ fn agree<R>(
     let said = [own.as_ref().map_or(0, say)];
     let mut all = vec![0; comm.size()];
     let told = comm.all_gather(&said, &mut all).internal().run();
-    // Its own error says more than that others have given up meanwhile.
+    // This rank's own error says more than that others have given up meanwhile.
     let own = own?;
     told?;
     match all.iter().position(|&said| said == 0) {
@@ -285,18 +286,18 @@ fn agree<R>(
     }
 }
 
-/// What a rank has for the others.
+/// What a rank offers to the others.
 enum Offer {
-    /// Memory that they may reach.
+    /// Memory that the others may reach.
     Peers(Shared),
-    /// Nothing that they could reach, and why.
+    /// No memory that the others could reach, and why.
     Host(String),
 }
 
 /// A rank's scratch, and how it reaches that of the others.
 struct Shared {
     scratch: Scratch,
-    /// `None` where there are no others.
+    /// `None` where there are no other ranks.
     exported: Option<OwnedFd>,
     way: u8,
 }
@@ -330,7 +331,7 @@ impl Offer {
         }))
     }
 
-    /// What it tells the others of it.
+    /// What this rank tells the others of its scratch.
     fn says(&self) -> u8 {
         match self {
             Self::Peers(scratch) => scratch.way,
@@ -338,7 +339,8 @@ impl Offer {
         }
     }
 
-    /// Why not through the GPUs' memory: this rank's reason, or that of another one, which says it.
+    /// Why not through the GPUs' memory: this rank's reason, or that rank `without` has one, which
+    /// it logs itself.
     fn why_not(self, comm: &Communicator, without: usize) -> String {
         match self {
             Self::Host(why) => why,
@@ -377,7 +379,7 @@ fn out_of_reach(why: &str) -> Error {
 }
 
 /// How this rank's GPU reaches the memory of all others, or why it does not. Over PCIe, and where
-/// the user says so, packets are passed: nothing there promises that a line arrives at once.
+/// the user says so, it sends packets: nothing there promises that a line arrives as a whole.
 fn way(
     comm: &Communicator,
     context: &CudaContext,
@@ -422,7 +424,7 @@ fn way(
     Ok(Ok(way))
 }
 
-/// The CTAs of a kernel, each of which may take a whole multiprocessor. Those of all ranks that
+/// How many CTAs a kernel has. Each may take a whole multiprocessor, and those of all ranks that
 /// share a GPU fit on it.
 fn ctas(all: &[ToldGpu]) -> u32 {
     let of_rank = all.iter().map(|gpu| {
@@ -450,7 +452,7 @@ mod tests {
         assert_eq!(ctas(&[gpu("a"), gpu("b")]), 32);
         assert_eq!(ctas(&[gpu("a"), gpu("b"), gpu("a")]), 16);
         assert_eq!(ctas(&vec![gpu("a"); 8]), 4);
-        // A part of a GPU, or a small one, bounds all ranks' grids.
+        // A small GPU, or a part of one, bounds the grids of all ranks.
         assert_eq!(ctas(&[gpu("a"), of("b", 20)]), 20);
         assert_eq!(ctas(&vec![of("b", 20); 3]), 6);
         assert_eq!(ctas(&vec![of("b", 2); 3]), 1);

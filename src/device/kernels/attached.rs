@@ -11,12 +11,12 @@ use super::transport::KernelTransport;
 use crate::device::waiting::SUBSIDES;
 use crate::memory::device::helper_thread::spawn;
 
-/// How long to wait before ending is tried again, if a graph capture has prevented it.
+/// How long to wait before another attempt to end, if a graph capture has prevented the last one.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A rank's way to the others. Its end waits for all that runs in its GPU's context, also for
-/// kernels of other communicators, which may wait for other ranks; so it ends on a thread of its
-/// own.
+/// A rank's transport to the others. Its end waits for everything that runs in its GPU's context,
+/// also for kernels of other communicators, which may wait for other ranks; so it ends on a thread
+/// of its own.
 #[derive(Debug)]
 pub(in crate::device) struct Attached(ManuallyDrop<KernelTransport>);
 
@@ -36,7 +36,7 @@ impl Deref for Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        // SAFETY: only this line takes the transport, and `drop` runs once.
         let member = unsafe { ManuallyDrop::take(&mut self.0) };
         let (sender, done) = bounded(1);
         let started = spawn("spark-gpu-end", move || {

@@ -11,9 +11,9 @@ use super::attached::Attached;
 use super::patience::Patience;
 use super::transport::KernelTransport;
 use crate::device::calls::Calls;
-use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
+use crate::device::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::plan::measured::Measured;
 
@@ -22,20 +22,21 @@ use crate::plan::measured::Measured;
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
     pub(super) base: DeviceRank<Arc<Attached>>,
-    /// The member again, for code that must not wait for that lock: its holder may wait for room in
-    /// a stream until the kernels there are aborted. `None` once it was finalized.
+    /// The member again, for code that must not wait for the lock of the state: the thread that
+    /// holds that lock may wait for room in a stream until the kernels there are aborted. `None`
+    /// once the engine was finalized.
     pub(super) member: Mutex<Option<Arc<Attached>>>,
-    /// Which faster ways were not taken, and why.
+    /// Why faster transports were not taken.
     pub(super) passed_over: Vec<String>,
-    pub(super) kernels: Kernels,
+    pub(super) kernels: KernelChoice,
     /// How long the member was last told to wait.
     patience: Mutex<Option<Patience>>,
 }
 
 /// What decides which kernels are taken.
 #[derive(Debug)]
-pub(super) struct Kernels {
-    /// `None` where none is chosen by measured times: GPUs of several models, or where the host
+pub(super) struct KernelChoice {
+    /// `None` where measured times choose nothing: with GPUs of several models, or where the host
     /// carries the data.
     pub(super) layout: Option<GpuLayout>,
     pub(super) measured: Measured<Kernel>,
@@ -43,10 +44,10 @@ pub(super) struct Kernels {
     pub(super) may_stage: bool,
 }
 
-impl Guarded for KernelEngine {
+impl WatchedEngine for KernelEngine {
     type Backend = Arc<Attached>;
 
-    /// Kernels know who is late, and wait as long.
+    /// Kernels know which rank is late, and report it after the call's own time limit.
     const GRACE: Duration = Duration::from_secs(1);
 
     fn base(&self) -> &DeviceRank<Arc<Attached>> {
@@ -75,7 +76,7 @@ impl Guarded for KernelEngine {
             member.abort();
         }
         let state = self.base.state.try_lock_for(CALL);
-        // Its end may take long, so the lock is not held meanwhile.
+        // The member's end may take long, so the lock is not held meanwhile.
         drop(state.and_then(|mut state| state.backend.take()));
     }
 }
@@ -85,7 +86,7 @@ impl KernelEngine {
         base: DeviceRank<Arc<Attached>>,
         member: Arc<Attached>,
         passed_over: Vec<String>,
-        kernels: Kernels,
+        kernels: KernelChoice,
     ) -> Self {
         Self {
             base,
@@ -99,7 +100,7 @@ impl KernelEngine {
     /// Has the member wait as long as the calls under way may take.
     pub(super) fn adapt_patience(&self) {
         let Some(state) = self.base.state.try_lock() else {
-            // The guard comes back soon.
+            // The guard calls this again soon.
             return;
         };
         let overdue = state.calls.overdue().map(Patience::Over);
@@ -113,8 +114,9 @@ impl KernelEngine {
         }
     }
 
-    /// Has the member wait as long as a call may take that is about to be launched: where its
-    /// stream is full, its thread has the state for long, which the guard needs.
+    /// Has the member wait as long as the call that is about to be launched may take. The guard
+    /// could not do this: it needs the state, which the launching thread holds for long if its
+    /// stream is full.
     pub(super) fn allow(&self, member: &KernelTransport, calls: &Calls, limit: Option<Duration>) {
         let longest = calls.patience().max(limit.unwrap_or_default());
         let mut told = self.patience.lock();
@@ -140,9 +142,10 @@ impl KernelEngine {
         self.member.lock().clone()
     }
 
-    /// What the guard looks at.
+    /// Adapts the member's patience, and aborts after a fault. The guard calls this again and
+    /// again.
     pub(super) fn look(&self) {
-        // An error has become a fault by then, and the next look aborts.
+        // `reported` has made the error a fault, for which the next look aborts.
         if self.reported().is_ok() {
             self.base.look(Self::GRACE, self.progress());
             self.adapt_patience();

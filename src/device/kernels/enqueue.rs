@@ -13,8 +13,8 @@ use super::engine::KernelEngine;
 use super::messages::{messages_of, part_of};
 use super::transport::KernelTransport;
 use crate::device::calls::Calls;
-use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceState;
+use crate::device::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::task::Task;
 
@@ -109,7 +109,7 @@ impl KernelEngine {
         }
     }
 
-    /// The end of what was launched, also where that is only a part of it.
+    /// The end of what was launched, also where only a part of the work was.
     pub(super) fn end_of(
         &self,
         launched: Result<LaunchEnd, Error>,
@@ -144,8 +144,7 @@ impl KernelEngine {
         })
     }
 
-    /// Launches the kernels that pass some messages behind the last call, or, after an error, some
-    /// of them.
+    /// Launches the kernels that pass messages behind the last call; after an error, some may run.
     pub(super) fn pass(
         &self,
         messages: &[Message],
@@ -195,33 +194,33 @@ impl KernelEngine {
 }
 
 impl Admitted<'_> {
-    /// How long it may take, if it has a time of its own.
+    /// The call's own time limit, if it has one.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.task.limit
     }
 
-    /// Makes its stream wait for its memory.
+    /// Makes the call's stream wait until its memory may be used.
     pub(super) fn hold_back(&self) -> Result<(), Error> {
         let (base, operation) = (&self.engine.base, self.task.operation().name());
         base.hold_back(operation, self.task.regions(), self.stream)
     }
 
-    /// Notes for reports that it was launched, if it was.
+    /// Notes for reports that the call was launched, if it was.
     pub(super) fn observe(&self, launched: &Result<LaunchEnd, Error>) {
         if let Ok(end) = launched {
             self.engine.observe(self.task, end);
         }
     }
 
-    /// Notes for its memory when it will have run.
+    /// Notes for the call's memory when the call will have run.
     pub(super) fn note(&self, end: LaunchEnd) -> Result<(), Error> {
         let base = &self.engine.base;
         base.used(self.task.regions(), self.stream, end)
     }
 }
 
-/// Makes a stream wait for the last call, where that is in another one: in a graph, for the last
-/// call of that. The program keeps launches in order.
+/// Makes a stream wait for the last call, if that is in another stream; while the stream captures,
+/// for the last call of the same capture. The user keeps launches of graphs in order.
 fn follow(calls: &Calls, stream: &Arc<CudaStream>) -> Result<(), spark_ccl_cuda::Error> {
     let last = if is_capturing(stream)? {
         capture_of(stream)?.and_then(|capture| calls.last_in(capture))

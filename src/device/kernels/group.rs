@@ -21,12 +21,12 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     });
     let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
     let kernels = kernels(&admitted);
-    kernels.iter().try_for_each(Kernel::check)?;
+    kernels.iter().try_for_each(GroupKernel::check)?;
     // Before any is launched: a call that writes to a part of a block would otherwise wait for a
     // call of the group that reads another part. The buffers of a group are borrowed apart, so its
     // calls need not wait for each other.
     admitted.iter().try_for_each(Admitted::hold_back)?;
-    let turns = turns(kernels.iter().map(Kernel::lanes));
+    let turns = turns(kernels.iter().map(GroupKernel::lanes));
     let mut in_turns: Vec<_> = turns.into_iter().zip(&kernels).collect();
     in_turns.sort_by_key(|&(turn, _)| turn);
     let in_turns: Vec<_> = in_turns.into_iter().map(|(_, kernel)| kernel).collect();
@@ -44,16 +44,16 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
             break;
         }
     }
-    // Also after an error: these run.
+    // Also after an error: these kernels run.
     for (kernel, end) in launched {
         done = done.and(kernel.note(&end));
     }
     done
 }
 
-/// Fails the communicators of which some kernels of a group were launched, and others not: this
-/// rank is not in step with the others any more.
-fn give_up_parts(launched: &[&Kernel<'_>], missing: &[&Kernel<'_>], error: &Error) {
+/// Fails each communicator with kernels of the group that were launched and others that were not:
+/// there, this rank is not in step with the others any more.
+fn give_up_parts(launched: &[&GroupKernel<'_>], missing: &[&GroupKernel<'_>], error: &Error) {
     for kernel in missing {
         let mut launched = launched.iter();
         if launched.any(|other| std::ptr::eq(other.engine, kernel.engine)) {
@@ -63,8 +63,8 @@ fn give_up_parts(launched: &[&Kernel<'_>], missing: &[&Kernel<'_>], error: &Erro
     }
 }
 
-/// A kernel, and the calls that it does: a collective, or all that send and receive of an engine's.
-struct Kernel<'a> {
+/// A kernel, and the calls that it does: a collective, or all sends and receives of an engine.
+struct GroupKernel<'a> {
     engine: &'a KernelEngine,
     calls: Vec<&'a Admitted<'a>>,
     does: Does<'a>,
@@ -78,12 +78,12 @@ enum Does<'a> {
 /// The kernels of a group: of each engine, its collectives, and then all its messages together.
 /// That order is the same on all ranks, also where these put messages into the group at different
 /// places between collectives.
-fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<Kernel<'a>> {
+fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<GroupKernel<'a>> {
     let mut collectives = Vec::new();
-    let mut passing: Vec<Kernel<'a>> = Vec::new();
+    let mut passing: Vec<GroupKernel<'a>> = Vec::new();
     for call in admitted {
         let engine = call.engine;
-        let kernel = |does| Kernel {
+        let kernel = |does| GroupKernel {
             engine,
             calls: vec![call],
             does,
@@ -103,7 +103,7 @@ fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<Kernel<'a>> {
     collectives
 }
 
-impl<'a> Kernel<'a> {
+impl<'a> GroupKernel<'a> {
     fn add(&mut self, call: &'a Admitted<'a>, more: &[Message]) {
         if let Does::Messages(messages) = &mut self.does {
             messages.extend_from_slice(more);
@@ -111,12 +111,12 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// The stream in which it is launched.
+    /// The stream in which the kernel is launched.
     fn stream(&self) -> &'a Arc<CudaStream> {
         self.calls[0].stream
     }
 
-    /// The other streams of its calls.
+    /// The other streams of the kernel's calls.
     fn others(&self) -> Vec<&'a Arc<CudaStream>> {
         let mut others = Vec::new();
         for call in &self.calls {
@@ -127,7 +127,7 @@ impl<'a> Kernel<'a> {
         others
     }
 
-    /// How long it may take: the longest time of its calls, if one has a time of its own.
+    /// How long the kernel may take: the longest time limit of its calls, if one has its own.
     fn limit(&self) -> Result<Option<Duration>, Error> {
         if self.calls.iter().all(|call| call.limit().is_none()) {
             return Ok(None);
@@ -137,15 +137,15 @@ impl<'a> Kernel<'a> {
         Ok(limits.map(|limit| limit.unwrap_or(timeout)).max())
     }
 
-    /// What keeps it behind earlier ones: its engine, and its stream, which is known by its
-    /// context, too.
+    /// What keeps the kernel behind earlier ones: its engine, and its stream, identified by handle
+    /// and context.
     fn lanes(&self) -> [(usize, usize); 2] {
         let engine = std::ptr::from_ref(self.engine).addr();
         let context = self.stream().context().cu_ctx().addr();
         [(engine, 0), (context, self.stream().cu_stream().addr())]
     }
 
-    /// Refuses messages of several streams where one of these captures.
+    /// Refuses messages in several streams if one of the streams captures.
     fn check(&self) -> Result<(), Error> {
         let others = self.others();
         let mut streams = others.iter().copied().chain([self.stream()]);
@@ -162,7 +162,7 @@ impl<'a> Kernel<'a> {
         })
     }
 
-    /// Launches it, or, after an error, nothing or a part of it.
+    /// Launches the kernel; after an error, a part of it may run.
     fn launch(&self) -> Result<LaunchEnd, Error> {
         match &self.does {
             Does::Collective(call) => self.engine.launch(call, self.stream(), self.limit()?),
@@ -170,7 +170,8 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// Passes messages behind all in the streams of their calls, and before all that comes there.
+    /// Passes messages in the order of all streams of their calls: behind what is there, and before
+    /// what comes.
     fn pass(&self, messages: &[Message]) -> Result<LaunchEnd, Error> {
         let (base, others) = (&self.engine.base, self.others());
         let lost = |error| base.lost(error);
@@ -189,7 +190,7 @@ impl<'a> Kernel<'a> {
         Ok(end)
     }
 
-    /// Notes for the memory of its calls when it will have run.
+    /// Notes for the memory of the kernel's calls when the kernel will have run.
     fn note(&self, end: &LaunchEnd) -> Result<(), Error> {
         let mut done = Ok(());
         for call in &self.calls {
@@ -199,9 +200,9 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// When each kernel has its turn: one after the last earlier one of its engine, and of its stream.
-/// So those of several engines alternate, as far as they are in streams of their own. If one
-/// engine's came first, they could fill their stream, and the thread would wait there for a kernel
+/// When each kernel has its turn: after the earlier kernels of its engine and of its stream. So
+/// kernels of several engines alternate, if they are in several streams. If all kernels of one
+/// engine came first, they could fill their stream, and the thread would wait there for a kernel
 /// that waits for one that this thread has not launched yet.
 fn turns<K: Eq + std::hash::Hash + Copy>(kernels: impl Iterator<Item = [K; 2]>) -> Vec<usize> {
     let mut next = [HashMap::new(), HashMap::new()];

@@ -1,4 +1,4 @@
-//! Which kernels `spark-perf tune` has measured to be the fastest between GPUs like these.
+//! The kernels that `spark-perf tune` has found fastest between GPUs like these.
 
 use spark_ccl_config::{GpuLayout, GpuWire, KernelEntry, Tuning};
 use spark_ccl_gpu::{Kernel, Limits, Wire};
@@ -7,8 +7,7 @@ use spark_ccl_types::Operation;
 use crate::device::agreement::ToldGpu;
 use crate::plan::measured::Measured;
 
-/// What measured times of these ranks' kernels depend on; `None` where their GPUs are of several
-/// models.
+/// What the times of these ranks' kernels depend on; `None` if their GPUs are of several models.
 pub(super) fn layout(all: &[ToldGpu], limits: Limits) -> Option<GpuLayout> {
     let gpu = &all.first()?.model;
     all.iter()
@@ -42,7 +41,7 @@ pub(super) fn candidates(
     })
 }
 
-/// Nothing where a kernel is named that does not do this collective here.
+/// Nothing if the entry names a kernel that does not do this collective here.
 fn steps(entry: &KernelEntry, limits: Limits) -> Option<(Operation, Vec<(u64, Kernel)>)> {
     let (operation, layout) = (entry.collective, &entry.layout);
     let find = |name: &str| {

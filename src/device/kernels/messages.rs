@@ -1,4 +1,4 @@
-//! What a task is as messages between pairs of ranks, and what these are called in errors.
+//! Tasks as messages between pairs of ranks, and the names of messages in errors.
 
 use spark_ccl_control::DevicePart;
 use spark_ccl_gpu::{Message, MessageDirection};
@@ -12,7 +12,7 @@ pub(super) fn is_of_messages(operation: Operation) -> bool {
     matches!(operation, Send | Recv | SendRecv | AllToAllV)
 }
 
-/// The messages of a task, if it consists of such. A block of no elements is one, too: only so do
+/// The messages of a task, if it consists of messages. An empty block is a message, too: only so do
 /// both ends know that they agree on it.
 pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
     let sent = MessageEnd {
@@ -50,7 +50,7 @@ pub(super) fn part_of(message: &Message) -> DevicePart {
 struct MessageEnd {
     way: MessageDirection,
     peer: usize,
-    /// In elements.
+    /// Where the part begins, in elements.
     begin: usize,
     count: usize,
 }
@@ -91,7 +91,7 @@ impl MessageEnd {
         }
     }
 
-    /// What both ends have alike: that of the one that sends.
+    /// The message's signature, which both ends have alike: the sender's.
     fn signature(&self, task: &Task) -> Signature {
         let operation = match task.operation() {
             Operation::AllToAllV => Operation::AllToAllV,
@@ -101,7 +101,7 @@ impl MessageEnd {
     }
 }
 
-/// The words of a message as its receiver's call.
+/// Describes the signature's words of a message as the receiver's call.
 pub(super) fn describe_received(words: [u64; 2]) -> String {
     let [send, recv] = [Operation::Send, Operation::Recv].map(|of| u64::from(of.code()));
     let [head, tail] = words;

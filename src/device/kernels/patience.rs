@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// How long kernels wait, and the host for them.
+/// How long kernels wait, and how long the host waits for kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
-    /// As long as any call may take that is under way, or comes next.
+    /// As long as any call may take that is under way, or is the next one.
     Longest(Duration),
-    /// As long as the call may take that runs: this time is over.
+    /// The time limit of the call that runs; it has passed.
     Over(Duration),
 }
 

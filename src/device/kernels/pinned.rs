@@ -1,5 +1,5 @@
 //! Scratch in memory of the host that all ranks of a communicator map and register: for GPUs that
-//! do not reach each other's. Each rank's kernels poll its own.
+//! do not reach each other's memory. Each rank's kernels poll the rank's own scratch.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::memory::device::set_aside::wait_for_room;
 
-/// A rank's scratch, and by what the others map it.
+/// A rank's scratch, and the descriptor by which the others map it.
 pub(super) struct Pinned {
     scratch: Scratch,
     exported: OwnedFd,
@@ -25,7 +25,7 @@ pub(super) struct Pinned {
 }
 
 impl Pinned {
-    /// Makes this rank's memory; or says why it cannot be shared with all others.
+    /// Makes this rank's scratch, or says why it cannot be shared with all others.
     pub(super) fn new(comm: &Communicator, context: &Arc<CudaContext>) -> Result<Self, String> {
         let world = &comm.inner.world;
         let all_are_here = || {
@@ -41,7 +41,7 @@ impl Pinned {
         if comm.size() > MAX_RANKS || !all_are_here() {
             return Err(format!("it takes up to {MAX_RANKS} ranks of one host"));
         }
-        // It cannot be freed at once when the communicator ends.
+        // The scratch cannot be freed at once when the communicator ends.
         let most = world.settings.gpu.most_set_aside;
         wait_for_room(context, most).map_err(|error| error.to_string())?;
         let bytes = Scratch::bytes_in_host(comm.size());
@@ -57,7 +57,7 @@ impl Pinned {
         })
     }
 
-    /// Maps what the others have made; or says why this rank cannot. Collective.
+    /// Maps the others' scratch, or says why this rank cannot. Collective.
     pub(super) fn join(
         self,
         comm: &Communicator,
@@ -71,7 +71,7 @@ impl Pinned {
             let memory = memory.map_err(|error| error.to_string());
             let block = memory.and_then(|memory| {
                 let registered = register(&self.context, memory);
-                // Its rank counts it.
+                // The rank that made the memory counts it.
                 let block = registered.map(HostBlock::uncounted);
                 block.map_err(|error| error.to_string())
             });

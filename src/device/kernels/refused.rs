@@ -1,10 +1,10 @@
-//! What kernels lack, as the library's error.
+//! Errors of kernels that lack something, as the library's errors.
 
 use spark_ccl_gpu as gpu;
 
 use crate::error::Error;
 
-/// What is not there; the communicator is fine.
+/// An error for something that is not there; the communicator is fine.
 pub(super) fn refused(error: gpu::Error, rank: usize) -> Error {
     match error {
         gpu::Error::Cuda(error) => error.of_rank(rank).into(),

@@ -1,4 +1,4 @@
-//! What kernels and the driver report, as the communicator's fault.
+//! Reports of kernels and of the driver, as the communicator's fault.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::error::Error;
 use crate::task::names::describe;
 
 impl KernelEngine {
-    /// Looks whether a kernel has given up, of which all ranks then hear.
+    /// Checks whether a kernel has given up; if so, all ranks hear of it.
     pub(super) fn reported(&self) -> Result<(), Error> {
         let said = self.member().map_or(Ok(()), |member| member.check());
         said.map_err(|error| self.failed(error))
     }
 
-    /// An error as the library's. One after which kernels are not in step any more fails the
-    /// communicator on all ranks.
+    /// An error as the library's. If kernels are not in step after it, the communicator fails on
+    /// all ranks.
     pub(super) fn failed(&self, error: gpu::Error) -> Error {
         let base = &self.base;
         match error {
@@ -69,7 +69,7 @@ impl KernelEngine {
                 let waited = Duration::try_from_secs_f64(seconds).unwrap_or_default();
                 base.raise_timeout(calls.unwrap_or_default(), waited);
             }
-            // Why is known, or nothing has failed, and the communicator is over.
+            // The cause is known already, or nothing has failed, and the communicator is over.
             gpu::Error::Aborted { .. } | gpu::Error::Ended { .. } => {}
             other => return refused(other, base.rank),
         }

@@ -28,28 +28,28 @@ use crate::error::Error;
 use crate::host::HostEngine;
 use crate::plan::Explanation;
 
-/// How much longer a kernel waits than the host, which knows more about what is wrong.
+/// How much longer than the host a kernel waits: the host knows more about the cause.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Which calls go through slots, beside short ones by packets. All ranks have it alike.
+/// Which calls go through slots, besides short ones by packets. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BySlots {
     /// None: over RDMA, the receivers' devices read pieces where they lie, and slots are copied.
     PacketsOnly,
-    /// Those that are faster by it over links.
+    /// The calls that are faster by slots over links.
     OverLinks,
-    /// Those that are faster by it where ranks share memory.
+    /// The calls that are faster by slots where ranks share memory.
     InMemory,
-    /// All of [`Slots::FROM`] bytes and more.
+    /// All calls of [`Slots::FROM`] bytes and more.
     All,
 }
 
 impl BySlots {
-    /// Whether an operation on blocks of this many bytes does. Measured on an H200 that two
-    /// processes share, on blocks of 128 KiB to 16 MiB: by slots, an `all_reduce` took 0.9 to 1.2
-    /// times as long, and from 4 MiB on over TCP never less; a `reduce_scatter` 0.6 to 0.9, an
-    /// `all_to_all` 0.7 to 1.03 and an `all_gather` 0.8 to 0.98 times as long, of which one of 16
-    /// MiB over TCP took 1.09.
+    /// Whether an operation on blocks of this many bytes goes through slots. Measured on an H200
+    /// that two processes share, on blocks of 128 KiB to 16 MiB, as the time by slots over the time
+    /// by pieces: `all_reduce` 0.9 to 1.2, and over TCP never below 1 from 4 MiB on;
+    /// `reduce_scatter` 0.6 to 0.9; `all_to_all` 0.7 to 1.03; `all_gather` 0.8 to 0.98, and 1.09
+    /// for 16 MiB over TCP.
     fn have(self, operation: Operation, bytes: u64) -> bool {
         let [faster_from, faster_to] = Slots::FASTER;
         match self {
@@ -63,7 +63,7 @@ impl BySlots {
         }
     }
 
-    /// The shortest slots of longer calls.
+    /// The shortest slots that carry calls of several slots, in bytes.
     pub(super) fn least(self) -> u64 {
         let [in_memory, over_links] = Slots::LEAST;
         match self {
@@ -73,27 +73,27 @@ impl BySlots {
     }
 }
 
-/// A rank's stage, and what goes on with it.
+/// A rank's stage, and what passes its pieces and slots.
 pub(in crate::device) struct Staged {
-    /// Before the stage: what is dropped first ends the use of the other.
+    /// Before the stage, so it is dropped first: that ends the thread's use of the stage.
     proxy_handle: ProxyHandle,
     stage: Arc<Stage>,
     /// For short operations and long ones; `None` where there are too many ranks, or no memory.
     slots: Option<(Arc<Slots>, BySlots)>,
-    /// That of the communicator that carries the pieces.
+    /// The host engine of the communicator that carries the pieces.
     host: Arc<HostEngine>,
     /// Whether pieces stay in their slots until a device of a receiver reads them.
     lends: bool,
-    /// Makes memory for programs that is the host's; `None` where they have memory of the GPU.
+    /// Makes the user's memory, if `alloc_device` gives memory of the host; `None` if it gives
+    /// memory of the GPU.
     pool: Option<Pool>,
 }
 
-/// The use of a stage by the thread that passes pieces. Ends when this is dropped, which waits for
-/// that.
+/// The use of a stage by the thread that passes pieces. The drop ends it, and waits for its end.
 struct ProxyHandle(Arc<ProxyQueue>);
 
 impl ProxyHandle {
-    /// No more pieces are passed. Waits until the thread has given up those that are under way.
+    /// Stops passing pieces. Waits until the thread has given up the pieces under way.
     fn end(&self) -> Use {
         self.close();
         let end = self.0.wait_for_end();
@@ -124,8 +124,8 @@ impl std::fmt::Debug for Staged {
 }
 
 impl Staged {
-    /// A communicator's calls of device memory, whose pieces and slots are passed from now on;
-    /// `pins` says whether programs get memory of the host.
+    /// The calls on device memory of a communicator. Their pieces and slots are passed from now on.
+    /// `pins` says whether `alloc_device` gives memory of the host.
     pub(super) fn new(
         comm: &Communicator,
         stage: Arc<Stage>,
@@ -156,12 +156,12 @@ impl Staged {
         })
     }
 
-    /// Makes memory for programs, where that is the host's.
+    /// Makes the user's memory, if `alloc_device` gives memory of the host.
     pub(in crate::device) fn pool(&self) -> Option<&Pool> {
         self.pool.as_ref()
     }
 
-    /// What it is, for people.
+    /// This transport, described for people.
     pub(super) fn path(&self) -> String {
         let in_slots = match &self.slots {
             Some((slots, _)) => slots.pinned_bytes(),
@@ -181,7 +181,7 @@ impl Staged {
         )
     }
 
-    /// How it does a call, for people.
+    /// How a call is done, for people.
     pub(super) fn explain(
         &self,
         operation: Operation,
@@ -265,8 +265,9 @@ impl Staged {
         Ok(())
     }
 
-    /// The slots, if an operation of this length goes through them. A rank that only sends would
-    /// end its call before others have the data, and learn nothing of one whose root is another.
+    /// The slots, if an operation of this length goes through them. Operations with a root do not:
+    /// a rank that only sends would end its call before others have the data, and would not learn
+    /// of a rank that names another root.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let (slots, by_slots) = self.slots.as_ref()?;
         let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();
@@ -345,15 +346,15 @@ impl Staged {
         self.stage.rank()
     }
 
-    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait
-    /// for that.
+    /// Ends it once everything in the GPU's context has run. Returns it with the error if the
+    /// driver does not wait for that.
     pub(super) fn end(mut self) -> Result<(), Box<(Self, gpu::Error)>> {
         self.abort_waits();
         if self.proxy_handle.end() == Use::Abandoned {
             std::mem::forget(self);
             return Ok(());
         }
-        // The thread has dropped its own.
+        // The proxy's thread has dropped its reference.
         if let Some((slots, by_slots)) = self.slots.take()
             && let Ok(slots) = Arc::try_unwrap(slots)
             && let Err(failed) = slots.end()
@@ -362,32 +363,16 @@ impl Staged {
             self.slots = Some((Arc::new(slots), by_slots));
             return Err(Box::new((self, error)));
         }
-        // Registered memory that no device gives back keeps the stage for good.
+        // Memory that a device refuses to deregister keeps the stage for good.
         let rank = self.stage.rank();
-        let Self {
-            proxy_handle,
-            stage,
-            slots,
-            host,
-            lends,
-            pool,
-        } = self;
-        let Some(stage) = Arc::into_inner(stage) else {
+        let Some(stage) = Arc::into_inner(self.stage) else {
             spark_ccl_log::warn!("rank {rank}: pinned memory of staged calls is never freed");
             return Ok(());
         };
         stage.end().map_err(|failed| {
             let (stage, error) = *failed;
             let stage = Arc::new(stage);
-            let staged = Self {
-                proxy_handle,
-                stage,
-                slots,
-                host,
-                lends,
-                pool,
-            };
-            Box::new((staged, error))
+            Box::new((Self { stage, ..self }, error))
         })
     }
 }
@@ -409,7 +394,7 @@ fn by_slots(slots: &Slots, operation: Operation, bytes: u64) -> String {
     )
 }
 
-/// A number of things.
+/// A number of things, in words.
 fn some(count: u64, name: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {name}{plural}")

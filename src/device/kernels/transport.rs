@@ -15,14 +15,14 @@ use crate::plan::measured::{MEASURED, Measured};
 /// How a rank's kernels reach the other ranks.
 #[derive(Debug)]
 pub(in crate::device) enum KernelTransport {
-    /// All reach each other's scratch, on their GPUs or in memory that they share.
+    /// All ranks reach each other's scratch, on their GPUs or in memory that they share.
     Kernels(Box<Member>),
-    /// The host carries what kernels stage there.
+    /// Kernels stage data in the host's memory, and the host carries them.
     Host(Staged),
 }
 
 impl KernelTransport {
-    /// What it is, for people.
+    /// This transport, described for people.
     pub(super) fn path(&self) -> String {
         match self {
             Self::Kernels(member) => {
@@ -48,7 +48,7 @@ impl KernelTransport {
         }
     }
 
-    /// Makes memory for programs, where that is the host's.
+    /// Makes the user's memory, if `alloc_device` gives memory of the host.
     pub(super) fn pool(&self) -> Option<&Pool> {
         match self {
             Self::Kernels(_) => None,
@@ -64,7 +64,7 @@ impl KernelTransport {
         }
     }
 
-    /// How it does a call, for people.
+    /// How a call is done, for people.
     pub(super) fn explain(
         &self,
         measured: &Measured<Kernel>,
@@ -95,8 +95,8 @@ impl KernelTransport {
         ))
     }
 
-    /// Enqueues an operation, by the kernel that was measured to be the fastest, or else as planned
-    /// without.
+    /// Enqueues an operation, by the kernel that was measured to be the fastest, or else by the one
+    /// that the plan takes without measurements.
     ///
     /// # Safety
     /// - The descriptors given to [`Member::join`] must have been those of the scratch of this
@@ -164,7 +164,7 @@ impl KernelTransport {
         }
     }
 
-    /// What kernels have reported.
+    /// The error that kernels have reported, if any.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self {
             Self::Kernels(member) => member.check(),
@@ -172,7 +172,7 @@ impl KernelTransport {
         }
     }
 
-    /// A number that changes with progress, where the host sees that.
+    /// A number that changes with progress, if the host sees it.
     pub(super) fn progress(&self) -> u64 {
         match self {
             Self::Kernels(_) => 0,
@@ -203,8 +203,8 @@ impl KernelTransport {
         }
     }
 
-    /// Ends it once all has run in the GPU's context. It comes back where the driver does not wait
-    /// for that.
+    /// Ends it once everything in the GPU's context has run. Returns it with the error if the
+    /// driver does not wait for that.
     pub(super) fn end(self) -> Result<(), Box<(Self, Error)>> {
         match self {
             Self::Kernels(member) => member.end().map_err(|failed| {

@@ -1,4 +1,4 @@
-//! Makes NCCL's communicator for the ranks of one of ours, over their links.
+//! Makes an NCCL communicator for the ranks of one of our communicators, over their links.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -42,7 +42,7 @@ pub(crate) fn attach(
     let id = exchange_id(comm, library)?;
     let left = deadline.saturating_duration_since(Instant::now());
     let nccl = connect(comm, settings, library, &context, id, left).inspect_err(|error| {
-        // The others need not wait for this rank.
+        // Raised at once, so that the others need not wait for this rank.
         let watch = &comm.inner.watch;
         watch.raise(Fault::Aborted {
             by: watch.member(comm.rank() as u32),
@@ -77,15 +77,15 @@ pub(crate) fn attach(
 /// NCCL, as the settings name it.
 pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
     let library = match settings.nccl.library.as_deref() {
-        // SAFETY: the user who sets `SPARK_CCL_NCCL_LIBRARY` names NCCL by it, and so vouches for
-        // its initialisers and its functions.
+        // SAFETY: by setting `SPARK_CCL_NCCL_LIBRARY`, the user says that the file is NCCL, and
+        // vouches for its initialisers and functions.
         Some(path) => unsafe { Library::open_at(path) },
         None => Library::open(),
     };
     library.map_err(|error| refused("NCCL", error))
 }
 
-/// What the ranks of this process keep that have NCCL's id in common.
+/// The table of registrations that the ranks of this process with this NCCL id share.
 fn kept(id: UniqueId) -> Arc<RegistrationTable> {
     static ALL: Mutex<Vec<([u8; 128], Weak<RegistrationTable>)>> = Mutex::new(Vec::new());
     let mut all = ALL.lock();

@@ -55,13 +55,13 @@ impl CallTarget<'_> {
                 nccl.send(input, to, stream)?;
                 nccl.recv(output, from, stream)
             }),
-            // They have no buffers, and so no way here.
+            // They have no buffers, and so are never enqueued.
             Operation::Barrier | Operation::Alloc => Ok(()),
         }
     }
 
-    /// A buffer that only the root needs. If another rank has one, NCCL gets it, too, since NCCL's
-    /// choice of how to move the data may depend on it.
+    /// A buffer that only the root needs. NCCL also gets another rank's buffer, since its choice of
+    /// how to move the data may depend on it.
     fn at(self, root: usize, buffer: DeviceSlice) -> Option<DeviceSlice> {
         (self.rank == root || !buffer.is_empty()).then_some(buffer)
     }
@@ -108,7 +108,7 @@ impl CallTarget<'_> {
         call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let plain = match task.reduction.op {
-            // Without a reduction: what kernels take it for, too.
+            // Without a reduction, our kernels take `Sum`, too.
             Some(ReduceOp::Sum) | None => RedOp::Sum,
             Some(ReduceOp::Prod) => RedOp::Prod,
             Some(ReduceOp::Max) => RedOp::Max,
@@ -127,7 +127,7 @@ impl CallTarget<'_> {
         let dtype = task.signature.dtype;
         let made = self.nccl.pre_mul_sum_of(dtype, task.reduction.factor)?;
         let called = call(RedOp::PreMulSum(&made));
-        // What is enqueued does not need it any more.
+        // Enqueued calls do not need the operator any more.
         let freed = self.nccl.destroy_op(made);
         called.and(freed)
     }

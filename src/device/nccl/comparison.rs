@@ -1,6 +1,6 @@
 //! NCCL does not check that all ranks make the same calls: where they differ, it may end in success
-//! with wrong data. So ranks tell each other a digest of their calls, over the control plane, when
-//! they wait for results; see [`Watch::record_call`](spark_ccl_control::Watch::record_call).
+//! with wrong data. So ranks that wait for results tell each other a digest of their calls, over
+//! the control plane; see [`Watch::record_call`](spark_ccl_control::Watch::record_call).
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +9,19 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 
 use super::NcclEngine;
-use crate::device::guarded::Guarded;
+use crate::device::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::memory::device::pause::pause;
 use crate::task::Task;
 
-/// How often a wait looks which rank is missing, where it hears of none: one may have left.
+/// How often a wait that hears nothing checks which rank is missing: it may have left.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// How often it asks again: questions and answers may get lost.
+/// How often a wait asks again: questions and answers may get lost.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 
 impl NcclEngine {
-    /// Whether the ranks compare a call. Not one that is captured, which its graph may launch at
-    /// any time, or never; and none between two ranks, of which others know nothing.
+    /// Whether the ranks compare a call. They do not compare a captured call, which its graph may
+    /// launch at any time or never, nor a message, which only two ranks know.
     pub(super) fn is_compared(&self, task: &Task, stream: &CudaStream) -> Result<bool, Error> {
         let is_of_all = self.base.size > 1 && !task.operation().is_of_pairs();
         Ok(is_of_all && !self.base.own(is_capturing(stream))?)

@@ -14,21 +14,21 @@ use crate::error::Error;
 use crate::task::names::describe;
 use crate::task::{Spec, Task};
 
-/// What each rank tells all others over the links, under way.
+/// Words that each rank tells all others over the links, while they are under way.
 pub(super) struct GatheredWords(Pending<(Vec<u64>, Vec<u64>)>);
 
 impl GatheredWords {
     /// All ranks' words.
     ///
     /// # Errors
-    /// One is late, or gone, or makes another call.
+    /// A rank is late, or gone, or makes another call.
     pub(super) fn wait(self) -> Result<Vec<u64>, Error> {
         let done = self.0.wait().map_err(|failed| failed.error);
         done.map(|(_, all)| all)
     }
 }
 
-/// A meeting under way.
+/// A check that is under way.
 pub(super) struct ConnectionCheck<'a> {
     engine: &'a NcclEngine,
     key: ConnectionKey,
@@ -37,7 +37,7 @@ pub(super) struct ConnectionCheck<'a> {
 }
 
 impl NcclEngine {
-    /// Tells all ranks some words, within this time, or else within the communicator's.
+    /// Tells all ranks some words, within this time limit, or else within the communicator's.
     pub(super) fn gather(
         &self,
         words: &[u64],
@@ -53,8 +53,8 @@ impl NcclEngine {
         Ok(GatheredWords(pending))
     }
 
-    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet
-    /// before.
+    /// Begins a check if the call is the first of its kind, for which NCCL may have to connect the
+    /// ranks.
     pub(super) fn check_connection(
         &self,
         task: &Task,
@@ -84,7 +84,7 @@ impl ConnectionCheck<'_> {
     /// Waits for all ranks.
     ///
     /// # Errors
-    /// One is late, or gone, or makes another call.
+    /// A rank is late, or gone, or makes another call.
     pub(super) fn wait(self) -> Result<(), Error> {
         let all = self.gathered.wait()?;
         let (engine, own) = (self.engine, self.words);

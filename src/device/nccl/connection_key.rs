@@ -28,7 +28,7 @@ impl ConnectionKey {
         })
     }
 
-    /// All of it in a word.
+    /// The key in one word.
     pub(super) fn word(self) -> u64 {
         let small = [
             self.operation as u8,

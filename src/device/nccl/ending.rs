@@ -1,4 +1,4 @@
-//! The ends of a communicator of NCCL's: finalize, and abort.
+//! How an NCCL communicator ends: by finalize, or by abort.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,15 +15,15 @@ use crate::error::Error;
 use crate::memory::device::helper_thread::spawn;
 
 impl NcclEngine {
-    /// What must live until NCCL has ended everything that it runs: registered memory, and the
-    /// stream that makes cudarc track the uses of its buffers.
+    /// Returns what must live until NCCL has ended everything that it runs: registered memory, and
+    /// the stream that makes cudarc track the uses of its buffers.
     fn until_the_end(&self) -> impl Send + use<> {
         (Arc::clone(&self.kept), Arc::clone(&self.base.gpu))
     }
 
     /// Deregisters all memory; none of it may be in use. NCCL (2.28.9, `commFree`) frees the
-    /// connections to its proxies before it gives up what is still registered, which uses these
-    /// connections: sometimes the process crashes.
+    /// connections to its proxies before it deregisters the rest, which uses these connections:
+    /// sometimes the process crashes.
     fn forget_memory(&self) -> impl FnOnce(&nccl::Communicator) + Send + use<> {
         let (kept, rank) = (Arc::clone(&self.kept), self.base.rank);
         move |nccl| {
@@ -56,13 +56,13 @@ impl NcclEngine {
     /// Leaves without [`finalize`](Self::finalize). Calls that do not end soon are aborted.
     pub(super) fn leave(&self) {
         let is_idle = self.base.is_done();
-        // Once this rank has left, it answers no questions. Others compare what they are asked.
+        // Once this rank has left, it answers no questions. So it asks now, and the others compare.
         self.ask_about(self.base.watch.calls_made());
         self.end_nccl(is_idle);
     }
 
-    /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for
-    /// what is to be aborted. If a call of NCCL's does not return, nothing can be ended.
+    /// Ends running calls. Memory is deregistered only if nothing runs: otherwise that might wait
+    /// for calls that are to be aborted. If a call of NCCL does not return, nothing can be ended.
     pub(super) fn end_nccl(&self, is_idle: bool) {
         // Threads that wait for NCCL return.
         self.inside.call_timeout.set(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! A communicator of NCCL's, and what NCCL says of it.
+//! An NCCL communicator, and the errors that NCCL reports of it.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -17,10 +17,10 @@ use super::error::{is_harmless, may_be_remote, refused};
 use super::inside::Inside;
 use super::registration_table::RegistrationTable;
 use crate::device::calls::Calls;
-use crate::device::guarded::Guarded;
 use crate::device::order;
 use crate::device::parts::parts_of;
 use crate::device::rank::{DeviceRank, DeviceState, no_end};
+use crate::device::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::members::membership::Membership;
 use crate::memory::buffer::Region;
@@ -36,23 +36,25 @@ const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
 pub(crate) struct NcclEngine {
     pub(super) base: DeviceRank<nccl::Communicator>,
     pub(super) library: Library,
-    /// The host engine, over which the ranks meet. The communicator owns it.
+    /// The membership, over whose host engine the ranks meet. The communicator owns it.
     pub(super) membership: Weak<Membership>,
     /// The oldest of the ranks' GPUs: its generation, and its rank.
     pub(super) oldest: (u8, u32),
     /// The kinds of calls for which the ranks have met.
     pub(super) checked: Mutex<HashSet<ConnectionKey>>,
-    /// What is registered with it, and with others of this process.
+    /// The memory that ranks of this process have registered with this NCCL id.
     pub(super) kept: Arc<RegistrationTable>,
-    /// The calls of NCCL's under way: the guard checks whether one does not come back.
+    /// The NCCL calls under way: the guard checks whether one does not come back.
     pub(super) inside: Inside,
-    /// Whether a call of NCCL's has held up an abort for too long. A hint as well.
+    /// Whether an NCCL call has held up an abort for too long. Only a hint: it orders no other
+    /// memory.
     pub(super) stuck: AtomicBool,
-    /// The kind of the last call, for which the ranks have met. It publishes nothing either.
+    /// The kind of the last call, for which the ranks have met. Only a hint, too.
     pub(super) last_key: AtomicU64,
 }
 
-/// What NCCL has noticed. While the communicator is another thread's group's, that group says.
+/// The error that NCCL has noticed. While a group of another thread has the communicator, none:
+/// that group's end returns the error.
 pub(super) fn noticed(state: &DeviceState<nccl::Communicator>) -> Option<nccl::Error> {
     match state.backend.as_ref()?.async_error() {
         Ok(_) | Err(nccl::Error::Grouped { .. }) => None,
@@ -60,7 +62,7 @@ pub(super) fn noticed(state: &DeviceState<nccl::Communicator>) -> Option<nccl::E
     }
 }
 
-impl Guarded for NcclEngine {
+impl WatchedEngine for NcclEngine {
     type Backend = nccl::Communicator;
 
     fn base(&self) -> &DeviceRank<nccl::Communicator> {
@@ -170,8 +172,8 @@ impl NcclEngine {
         })
     }
 
-    /// Keeps the memory of a call that NCCL continues, and may still enqueue: it is not known until
-    /// when the memory is used. NCCL is aborted, so that the program may then free memory that this
+    /// Keeps the memory of a call that NCCL goes on with, and may still enqueue: nobody knows how
+    /// long the memory is used. NCCL is aborted, so that the user may then free memory that this
     /// library cannot keep.
     pub(super) fn outlive(&self, regions: [&Region; 2]) {
         order::were_lost(
@@ -201,8 +203,8 @@ impl NcclEngine {
         self.base.used(task.regions(), stream, end)
     }
 
-    /// Does something with NCCL's communicator, which then may have failed. It may take as long as
-    /// `limit`, if it has a time of its own.
+    /// Does something with the NCCL communicator, and checks whether it has failed. `limit` is the
+    /// work's own time limit, if it has one.
     pub(super) fn with<R>(
         &self,
         operation: &'static str,
@@ -222,7 +224,7 @@ impl NcclEngine {
         }
     }
 
-    /// Makes a call of NCCL's that may not return.
+    /// Makes an NCCL call that may not return.
     fn counted<R>(&self, limit: Option<Duration>, work: impl FnOnce() -> R) -> R {
         self.inside.enter(limit);
         let result = work();
@@ -230,8 +232,8 @@ impl NcclEngine {
         result
     }
 
-    /// What NCCL says as the library's error. One after which the communicator does not work fails
-    /// it on all ranks.
+    /// NCCL's error as the library's. If the NCCL communicator does not work after it, the
+    /// communicator fails on all ranks.
     pub(super) fn failed(
         &self,
         operation: &'static str,
@@ -248,8 +250,8 @@ impl NcclEngine {
         self.base.gone()
     }
 
-    /// Whether NCCL's communicator still works after an error. A non-blocking one keeps errors even
-    /// of refused arguments.
+    /// Whether the NCCL communicator still works after an error. A non-blocking one reports even
+    /// refused arguments as its own error.
     fn works_on(&self, error: &nccl::Error) -> bool {
         let state = || self.base.state.try_lock();
         error.code().is_none() || state().and_then(|state| noticed(&state)).is_none()
@@ -266,8 +268,8 @@ impl NcclEngine {
     pub(super) fn slice(&self, region: &Region, dtype: DType) -> DeviceSlice {
         let device = self.base.device() as i32;
         // SAFETY: `admit` has checked that the region is empty, or memory of this device. Its
-        // `SendBuf` or `RecvBuf` promises `len` elements, and its order that they stay, and that
-        // nobody else uses them otherwise, until the call has run.
+        // `SendBuf` or `RecvBuf` promises `len` elements. Its `Order` promises that they stay, and
+        // that nobody else uses them in a conflicting way, until the call has run.
         unsafe { DeviceSlice::from_raw(region.ptr.cast(), region.len, dtype, device) }
     }
 }

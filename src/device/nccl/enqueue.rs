@@ -1,5 +1,5 @@
-//! From a checked task to what NCCL does in a stream: what has to be met, waited for and noted
-//! around the calls of `calls.rs`.
+//! From a checked task to NCCL calls in a stream: the checks, waits and notes around the calls of
+//! `calls.rs`.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use spark_ccl_nccl::{self as nccl, Stream};
 use super::NcclEngine;
 use super::calls::CallTarget;
 use super::error::is_harmless;
-use crate::device::guarded::Guarded;
 use crate::device::parts::parts_of;
+use crate::device::watched_engine::WatchedEngine;
 use crate::error::Error;
 use crate::memory::buffer::Region;
 use crate::task::Task;
 
 impl NcclEngine {
-    /// Admits, meets for, enqueues and notes a checked call that is in no group.
+    /// Admits, has the ranks meet for, enqueues and notes a checked call that is in no group.
     pub(super) fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let (operation, regions) = (task.operation().name(), task.regions());
         self.admit(task, stream)?;
@@ -43,14 +43,14 @@ impl NcclEngine {
                 Err(error)
             }
             Err(error) => {
-                // A part of it may be in the stream. What is wrong with that is said already.
+                // A part of the call may be in the stream. Its error is returned below.
                 let _ = self.base.used(regions, stream, self.base.end(stream));
                 Err(error)
             }
         }
     }
 
-    /// Makes a call part of this thread's group of NCCL's.
+    /// Makes a call part of this thread's NCCL group.
     pub(super) fn enqueue_in_group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         let is_compared = self.is_compared(task, stream)?;
         self.with(task.operation().name(), task.limit, |_, nccl| {
@@ -72,7 +72,7 @@ impl NcclEngine {
         }
         let watch = &self.base.watch;
         watch.record_call(task.signature.words());
-        // What NCCL refuses does not run, and the program may make it again.
+        // A refused call does not run, and the user may make it again.
         self.call(nccl, task, stream).inspect_err(|error| {
             if is_harmless(error) {
                 watch.take_back_call();
@@ -93,8 +93,8 @@ impl NcclEngine {
             nccl,
             rank: self.base.rank,
             size: self.base.size,
-            // SAFETY: `admit` has checked that the stream is of this device. It is borrowed until
-            // this returns, and the value is not used longer.
+            // SAFETY: `admit` has checked that the stream is of this device. The stream is borrowed
+            // until this returns, and the value that is made here is not used longer.
             stream: unsafe {
                 Stream::from_raw(stream.cu_stream().cast(), self.base.device() as i32)
             },

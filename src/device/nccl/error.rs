@@ -6,7 +6,7 @@ use spark_ccl_nccl as nccl;
 
 use crate::error::Error;
 
-/// What NCCL refused, or does not have; the communicator is fine.
+/// An error for a call that NCCL refused or lacks; the communicator is fine.
 pub(super) fn refused(operation: &'static str, error: impl Into<Arc<nccl::Error>>) -> Error {
     let error = error.into();
     match &*error {

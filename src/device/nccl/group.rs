@@ -12,11 +12,11 @@ use crate::error::Error;
 use crate::task::Task;
 
 impl NcclEngine {
-    /// Admits, meets for, enqueues and notes the calls of a group.
+    /// Admits, has the ranks meet for, enqueues and notes the calls of a group.
     pub(super) fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
         let calls = tasks.iter().map(Admitted::of);
         let calls = calls.collect::<Result<Vec<_>, _>>()?;
-        // All ranks' meetings are under way before any is waited for: they may be this thread's.
+        // All checks are begun before any is waited for: this thread may be several of the ranks.
         let mut checks = Vec::new();
         for call in &calls {
             checks.extend(call.check_connection()?);
@@ -26,7 +26,7 @@ impl NcclEngine {
         // The group's end launches them.
         let passed = calls.iter().map(|call| call.engine.base.to_launch());
         let passed = passed.collect::<Result<Vec<_>, _>>()?;
-        // From the group's end NCCL may not come back.
+        // NCCL may not return from the group's end.
         for call in &calls {
             call.engine.inside.enter(call.task.limit);
         }
@@ -57,7 +57,7 @@ impl NcclEngine {
         for call in calls {
             said = Some(call.failed(&error));
         }
-        // Once all ranks are told.
+        // After all communicators have failed.
         if error.goes_on() {
             calls.iter().for_each(Admitted::outlive);
         }
@@ -99,7 +99,7 @@ impl<'a> Admitted<'a> {
         self.engine.check_connection(self.task)
     }
 
-    /// Makes its stream wait for its memory.
+    /// Makes the call's stream wait until its memory may be used.
     fn hold_back(&self) -> Result<(), Error> {
         let operation = self.task.operation().name();
         self.engine
@@ -111,17 +111,17 @@ impl<'a> Admitted<'a> {
         self.engine.enqueue_in_group(self.task, self.stream)
     }
 
-    /// Notes it, after the group's end, and whether that has enqueued it as a whole.
+    /// Notes the call after the group's end, and whether that has enqueued all of it.
     fn note(&self, is_whole: bool) -> Result<(), Error> {
         self.engine.note(self.task, self.stream, is_whole)
     }
 
-    /// Keeps its memory: NCCL goes on with it.
+    /// Keeps the call's memory: NCCL goes on with the call.
     fn outlive(&self) {
         self.engine.outlive(self.task.regions());
     }
 
-    /// Fails its communicator for the error of the group.
+    /// Fails the call's communicator because of the group's error.
     fn failed(&self, error: &Arc<nccl::Error>) -> Error {
         self.engine.failed("group", Arc::clone(error))
     }

@@ -1,5 +1,5 @@
-//! Calls of NCCL's that wait for all ranks, and may never return: they run on a thread that may be
-//! left behind.
+//! NCCL calls that wait for all ranks, and may never return: they run on a thread that may be left
+//! behind.
 
 use std::time::{Duration, Instant};
 

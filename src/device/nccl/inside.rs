@@ -1,14 +1,14 @@
-//! Counts the calls of NCCL's that were begun and have not come back. Knows no engine.
+//! Counts the NCCL calls that have begun and not come back. Knows no engine.
 
 use std::time::Duration;
 
 use spark_ccl_log::Mutex;
 use spark_ccl_nccl::CallTimeout;
 
-/// The calls of NCCL's with a communicator.
+/// The NCCL calls of a communicator.
 pub(super) struct Inside {
     counts: Mutex<Counts>,
-    /// That of calls which do not block.
+    /// The time limit of calls that do not block.
     pub(super) call_timeout: CallTimeout,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct Inside {
 struct Counts {
     begun: u64,
     ended: u64,
-    /// The longest time that one of those under way has of its own.
+    /// The longest of the own time limits of the calls under way.
     longest: Duration,
 }
 
@@ -29,7 +29,7 @@ impl Inside {
         }
     }
 
-    /// A call is begun, which may take as long as `limit`, if it has a time of its own.
+    /// Notes that a call begins. `limit` is its own time limit, if it has one.
     pub(super) fn enter(&self, limit: Option<Duration>) {
         let mut counts = self.counts.lock();
         counts.begun += 1;
@@ -40,7 +40,7 @@ impl Inside {
         }
     }
 
-    /// A call has come back.
+    /// Notes that a call has come back.
     pub(super) fn leave(&self) {
         let mut counts = self.counts.lock();
         counts.ended += 1;
@@ -50,8 +50,8 @@ impl Inside {
         }
     }
 
-    /// The number of the last call, if one is under way, and the longest time that one has of its
-    /// own.
+    /// If a call is under way: the number of the last one, and the longest of their own time
+    /// limits.
     pub(super) fn last(&self) -> Option<(u64, Duration)> {
         let counts = *self.counts.lock();
         (counts.begun != counts.ended).then_some((counts.begun, counts.longest))

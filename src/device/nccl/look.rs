@@ -1,10 +1,11 @@
-//! What else the guard checks for NCCL: whether its calls return, and which errors it has noticed.
+//! The guard's checks that are special to NCCL: whether its calls return, and which errors it has
+//! noticed.
 
 use std::time::{Duration, Instant};
 
 use super::NcclEngine;
 use super::engine::noticed;
-use crate::device::guarded::Guarded;
+use crate::device::watched_engine::WatchedEngine;
 
 /// How often the other ranks are asked whether they have made the same calls.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -13,20 +14,20 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct GuardNotes {
     /// The calls at the last look.
     before: u64,
-    /// The call of NCCL's that has not come back.
+    /// The NCCL call that has not come back.
     inside: Option<Stuck>,
-    /// How long the next one may take without a time of its own.
+    /// How long the next call may take that has no time limit of its own.
     timeout: Duration,
     /// When the other ranks were last asked about this one's calls.
     asked: Instant,
 }
 
-/// A call of NCCL's that has not come back.
+/// An NCCL call that has not come back.
 #[derive(Clone, Copy)]
 struct Stuck {
     call: u64,
     since: Instant,
-    /// How long it may take.
+    /// How long the call may take.
     limit: Duration,
 }
 
@@ -44,14 +45,14 @@ impl GuardNotes {
 impl NcclEngine {
     pub(super) fn look(&self, notes: &mut GuardNotes) {
         if let Some(fault) = self.base.watch.latent() {
-            // NCCL's communicator works with all its ranks only.
+            // An NCCL communicator works only with all its ranks.
             self.base.watch.raise((*fault).clone());
             return;
         }
         self.look_inside(notes);
         if notes.asked.elapsed() >= ASK_EVERY {
             notes.asked = Instant::now();
-            // A program may wait by CUDA's own means, of which this library does not know.
+            // The user may wait by CUDA's own means, which this library does not see.
             self.ask_about(self.base.watch.calls_made());
         }
         if let Some(state) = self.base.state.try_lock() {
@@ -67,8 +68,7 @@ impl NcclEngine {
         }
     }
 
-    /// A call of NCCL's that does not return cannot be ended, but the other ranks need not wait for
-    /// it.
+    /// An NCCL call that does not return cannot be ended, but the other ranks need not wait for it.
     fn look_inside(&self, notes: &mut GuardNotes) {
         let Some((begun, own)) = self.inside.last() else {
             notes.inside = None;

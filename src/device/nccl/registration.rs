@@ -1,4 +1,4 @@
-//! Device memory that NCCL is told of: which, and for how long.
+//! Registers device memory with NCCL, and ends registrations.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const REGISTER: &str = "register_device";
 const DEREGISTER: &str = "deregistering device memory";
 
 impl NcclEngine {
-    /// Registers a block; windows on all ranks together.
+    /// Registers a block; all ranks register a window together.
     pub(super) fn register_block(
         self: Arc<Self>,
         memory: &TypedBlock<'_>,
@@ -69,7 +69,7 @@ impl NcclEngine {
         Ok(others.fold(u64::MAX, |unused, other| unused & other[2]))
     }
 
-    /// What registering memory needs to be right here.
+    /// Checks that the memory can be registered on this rank.
     fn registrable(&self, memory: &TypedBlock<'_>) -> Result<(), Error> {
         let device = memory.block.gpu.context.ordinal();
         if device == self.base.device() {
@@ -87,13 +87,14 @@ impl NcclEngine {
     fn to_register(&self, memory: &TypedBlock<'_>) -> DeviceSlice {
         let start = std::ptr::without_provenance_mut(memory.block.address as usize);
         // SAFETY: the block has `len` elements of this type from its address on, in memory of this
-        // device (`registrable`). `keep` keeps it until it is deregistered, or NCCL's communicators
-        // of this process have ended; NCCL only registers it.
+        // device (`registrable`). `keep` keeps the block until it is deregistered, or the NCCL
+        // communicators of this process have ended. NCCL only registers the slice: it neither reads
+        // nor writes it.
         unsafe { DeviceSlice::from_raw(start, memory.len, memory.dtype, self.base.device() as i32) }
     }
 
-    /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of
-    /// it.
+    /// Keeps a block that is about to be registered: if that fails, NCCL may still have registered
+    /// a part.
     fn keep(&self, memory: &TypedBlock<'_>, kind: Registration) -> Arc<Block> {
         let block = Arc::clone(memory.block);
         self.kept.add(self.base.rank, &block, kind);
@@ -120,7 +121,7 @@ impl NcclEngine {
         Ok(is_used)
     }
 
-    /// Gives up windows that no rank uses. Where that cannot be done now, they are kept.
+    /// Gives up windows that no rank uses. They are kept if they cannot be given up now.
     fn give_up_windows(&self, bits: u64) {
         let mut windows = self.kept.take_windows(self.base.rank, bits);
         self.deregister(|| std::mem::take(&mut windows));
@@ -132,7 +133,8 @@ impl NcclEngine {
     /// Ends registrations of blocks that are not in use.
     pub(super) fn deregister(&self, unused: impl FnOnce() -> Vec<Entry>) {
         let ended = self.with(DEREGISTER, None, |_, nccl| {
-            // Another thread's group may have the communicator; then it is tried again.
+            // Fails while another thread's group has the communicator; then this is tried again
+            // later.
             nccl.async_error()?;
             self.kept.deregister(unused(), nccl)
         });

@@ -1,4 +1,4 @@
-//! What device memory is registered with a communicator.
+//! The table of device memory that is registered with a communicator.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use spark_ccl_nccl as nccl;
 use crate::engine::Registration;
 use crate::memory::device::block::Block;
 
-/// What is registered with a communicator. Ranks of one process share it: what is still registered
-/// at its end, NCCL gives up when the last of them ends.
+/// The blocks that are registered with a communicator. Ranks of one process share the table: NCCL
+/// gives up the remaining registrations when the last of these ranks ends.
 #[derive(Debug, Default)]
 pub(super) struct RegistrationTable {
     entries: Mutex<Vec<Entry>>,
-    /// Windows that NCCL has refused to give up. They last until the end, and the ranks do not
-    /// count them: the others may have given up theirs.
+    /// Windows that NCCL has refused to give up. They last until the communicator ends. The ranks
+    /// do not count them, because other ranks may have given up theirs.
     refused: Mutex<Vec<Entry>>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Entry {
     rank: usize,
     block: Arc<Block>,
     kind: Registration,
-    /// `None` where NCCL may have made it by half; that lasts until the end.
+    /// `None` if NCCL may have registered a part; the entry then lasts until the communicator ends.
     made: Option<Made>,
 }
 
@@ -45,7 +45,7 @@ impl RegistrationTable {
         });
     }
 
-    /// Notes what NCCL has made of an entry.
+    /// Notes the registration that NCCL has made for an entry.
     pub(super) fn settle(&self, rank: usize, block: &Arc<Block>, made: Made) {
         let mut entries = self.entries.lock();
         let mut own = entries.iter_mut().filter(|entry| entry.rank == rank);
@@ -55,7 +55,7 @@ impl RegistrationTable {
         }
     }
 
-    /// Ends registrations; those with which NCCL fails are kept.
+    /// Ends registrations. An entry that NCCL fails to deregister is kept.
     pub(super) fn deregister(
         &self,
         entries: Vec<Entry>,
@@ -71,7 +71,7 @@ impl RegistrationTable {
         outcome
     }
 
-    /// Keeps what could not be deregistered.
+    /// Keeps an entry that could not be deregistered.
     pub(super) fn put_back(&self, entry: Entry) {
         let list = match entry.kind {
             Registration::Local => &self.entries,
@@ -84,7 +84,7 @@ impl RegistrationTable {
         self.entries.lock().iter().any(is_meant)
     }
 
-    /// Those of a rank that are registered here only, and not in use any more.
+    /// Takes a rank's entries that are not windows and whose blocks are not in use any more.
     pub(super) fn take_unused(&self, rank: usize) -> Vec<Entry> {
         let mut entries = self.entries.lock();
         entries
@@ -92,7 +92,7 @@ impl RegistrationTable {
             .collect()
     }
 
-    /// All that NCCL has registered for a rank.
+    /// Takes all entries of a rank.
     pub(super) fn take_all(&self, rank: usize) -> Vec<Entry> {
         let mut entries = self.entries.lock();
         entries
@@ -100,8 +100,8 @@ impl RegistrationTable {
             .collect()
     }
 
-    /// Which of a rank's first windows are not in use any more, a bit each. All ranks have the same
-    /// ones, in the same order.
+    /// Which of a rank's first windows are not in use any more, a bit for each. All ranks have the
+    /// same windows, in the same order.
     pub(super) fn unused_windows(&self, rank: usize) -> u64 {
         let entries = self.entries.lock();
         let windows = entries.iter().filter(|entry| entry.is_window(rank));

@@ -30,21 +30,21 @@ pub(crate) struct Block {
 /// The events behind the work that uses a block.
 #[derive(Debug, Default)]
 struct Uses {
-    /// After writes; several if they may be of different parts.
+    /// The events after writes; several if the writes may be of different parts.
     writers: Vec<Arc<RecordedEvent>>,
-    /// After reads.
+    /// The events after reads.
     readers: Vec<Arc<RecordedEvent>>,
-    /// After calls whose order the program keeps.
+    /// The events after calls whose order the user keeps.
     kept: Vec<Arc<RecordedEvent>>,
     /// Why the end of a use is unknown. If this is set, the block is never freed.
     lost: Option<Error>,
-    /// Its owner has dropped it.
+    /// Whether the owner has dropped the block.
     dropped: bool,
 }
 
 /// Blocks that were dropped while they were in use.
 static DROPPED: Mutex<Vec<Dropped>> = Mutex::new(Vec::new());
-/// How many blocks from there are being examined, or freed. Relaxed: it orders no other memory.
+/// How many blocks from `DROPPED` are being examined, or freed. Relaxed: orders no other memory.
 static IN_HAND: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that nobody holds any more.
@@ -56,16 +56,16 @@ struct Dropped {
 /// Blocks that are not freed yet, by where they begin.
 static BLOCKS: Mutex<BTreeMap<u64, Entry>> = Mutex::new(BTreeMap::new());
 
-/// Where a block ends, and the block, as long as somebody holds it.
+/// The end of a block, and the block, as long as anything holds it.
 struct Entry {
     end: u64,
     block: Weak<Block>,
-    /// Its memory, if that is the host's.
+    /// The block's memory, if that is the host's.
     segment: Weak<Segment>,
 }
 
-/// Memory of a block. It is in the list until right before it is freed: its addresses may then be
-/// another's.
+/// Memory of a block. It is in the list until right before it is freed: after that, its addresses
+/// may belong to other memory.
 #[derive(Debug)]
 struct Listed(BlockMemory);
 
@@ -182,10 +182,10 @@ impl Block {
         }
     }
 
-    /// Notes that a call whose order the program keeps has used it, up to an event.
+    /// Notes that a call whose order the user keeps has used the block, up to an event.
     ///
     /// Calls of a communicator, which has events of its own, run one after the other. So the last
-    /// of each stream is enough, even if that stream has the handle of one that is gone.
+    /// event of each stream is enough, even if that stream has the handle of one that is gone.
     pub(crate) fn was_used_by_a_call(&self, end: &Arc<RecordedEvent>) {
         let is_over = |other: &Arc<RecordedEvent>| {
             end.succeeds(other) || other.is_complete().unwrap_or(false)

@@ -112,15 +112,15 @@ impl<T: Element> DeviceSlice<T> {
         let site = Site {
             device: self.device,
             stream: None,
-            order: Order::Program,
+            order: Order::User,
         };
         Region::on_device(self.address, self.len, site)
     }
 }
 
 // SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
-// calls, and that the program keeps its uses in order. The region is that memory: `len` elements of
-// `T` from `address` on, and its order is the program's.
+// calls, and that the user keeps its uses in order. The region is that memory: `len` elements of
+// `T` from `address` on, and its order is the user's.
 unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     fn region(&self) -> Region {
         self.whole()
@@ -131,7 +131,7 @@ unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
 
 // SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
 // calls, and that nothing else uses it while one writes. The region is that memory: `len` elements
-// of `T` from `address` on, and its order is the program's.
+// of `T` from `address` on, and its order is the user's.
 unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()
@@ -140,16 +140,16 @@ unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     gives_back!(nothing);
 }
 
-// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory
+// SAFETY: a call may go on after the borrow: `from_raw` requires of the user that the memory
 // stays, and that nothing writes it before the call has run.
 unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {}
 
-// SAFETY: a call may go on after the borrow: `from_raw` requires of the program that the memory
+// SAFETY: a call may go on after the borrow: `from_raw` requires of the user that the memory
 // stays, and that nothing else uses it before the call has run.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {}
 
-/// A part of a buffer of cudarc's, for calls that read it: cudarc's `CudaView` does not show the
-/// events that keep its uses in order.
+/// A part of a cudarc buffer, for calls that read it: cudarc's `CudaView` does not show the events
+/// that keep its uses in order.
 ///
 /// ```no_run
 /// # use spark_ccl::cuda::{DeviceMemory, DevicePart, cudarc::driver::CudaSlice};
@@ -221,7 +221,7 @@ macro_rules! sends {
 
         // SAFETY: the call waits for the event of the buffer's last write, and becomes that event.
         // The next use of the buffer, by cudarc or by this library, waits for it, and so does the
-        // buffer's stream before it frees the memory; unless the program has taken that upon itself
+        // buffer's stream before it frees the memory; unless the user has taken that upon itself
         // (`CudaContext::disable_event_tracking`).
         unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {}
     )+};
@@ -250,7 +250,7 @@ macro_rules! receives {
 
         // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes
         // that of the write: the next use of the buffer, by cudarc or by this library, waits for
-        // it; unless the program has taken that upon itself
+        // it; unless the user has taken that upon itself
         // (`CudaContext::disable_event_tracking`).
         unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {}
     )+};

@@ -16,7 +16,7 @@ use super::pause::pause;
 /// How long an allocation waits for memory that was set aside: the calls in flight that it waits
 /// for may need one that this thread makes next.
 pub(crate) const FOR_SET_ASIDE: Duration = Duration::from_secs(5);
-/// How often such a wait has memory freed.
+/// How often an allocation that waits has memory freed.
 pub(crate) const FREE_EVERY: Duration = Duration::from_millis(50);
 
 /// A rank that enqueues calls on a GPU.
@@ -52,7 +52,7 @@ pub(crate) fn is_ready() -> bool {
     devices.any(|device| close(&gate(device), device).is_some())
 }
 
-/// Frees what can be freed now. May wait for kernels of the program, so it is for threads that
+/// Frees what can be freed now. May wait for kernels of the user, so it is for threads that
 /// nobody waits for.
 pub(crate) fn free() {
     for device in devices_with_memory_set_aside() {

@@ -19,13 +19,13 @@ pub(crate) struct Site {
 /// What keeps track of the uses of memory in streams.
 #[derive(Debug, Clone)]
 pub(crate) enum Order {
-    /// The program itself.
-    Program,
-    /// cudarc, by the events of its buffer; or why those could not be had.
+    /// The user.
+    User,
+    /// cudarc, by the events of its buffer; or the error of reading these.
     Cudarc(Result<Buffer, Error>),
-    /// The memory.
+    /// The block.
     Block(Arc<Block>),
-    /// The program; the memory only stays until its uses have run.
+    /// The user; the block only keeps the memory until its uses have run.
     Kept(Arc<Block>),
 }
 
@@ -34,7 +34,7 @@ impl Order {
     /// there.
     pub(crate) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         match self {
-            Self::Program | Self::Kept(_) => Ok(()),
+            Self::User | Self::Kept(_) => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
                 // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
@@ -53,7 +53,7 @@ impl Order {
         writes: bool,
     ) -> Result<(), Error> {
         match self {
-            Self::Program => Ok(()),
+            Self::User => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
                 // SAFETY: a call keeps its buffers until it, or the group that it is in, has been

@@ -1,4 +1,4 @@
-//! Parts of device memory, and the program's own uses of them.
+//! Parts of device memory, and the user's own uses of them.
 
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -116,16 +116,16 @@ impl<'a, T: Element> DeviceView<'a, T> {
         let _context = keep_context();
         let (block, gpu) = (self.block(), &self.block().gpu);
         let copied = block.settle(false).and_then(|()| {
-            // SAFETY: the memory is as long as the values, and nothing writes it: what did has run,
-            // and a call that does needs a unique borrow of the part. After an error, nothing ever
-            // uses or frees it. All bits are elements.
+            // SAFETY: the memory is as long as the values, and nothing writes it: earlier writes
+            // have run (`settle`), and a new call that writes needs a unique borrow of the part.
+            // After an error, nothing ever uses or frees it. All bits are elements.
             let copied = unsafe { gpu.copies.read(self.address(), values) };
             copied.inspect_err(|error| block.was_lost(error.clone()))
         });
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
-    /// Enqueues the program's own reads: as
+    /// Enqueues the user's own reads: as
     /// [`DeviceMemory::read_in`](super::memory::DeviceMemory::read_in).
     ///
     /// # Errors
@@ -200,7 +200,7 @@ impl<'a, T: Element> DeviceView<'a, T> {
     }
 }
 
-/// A use of a block by what the program enqueues. Dropping it ends the use.
+/// A use of a block by what the user enqueues. Dropping it ends the use.
 struct Use<'a> {
     block: &'a Block,
     stream: &'a Arc<CudaStream>,

@@ -93,16 +93,16 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
         let _context = keep_context();
         let (block, gpu) = (self.part.block(), &self.part.block().gpu);
         let copied = block.settle(true).and_then(|()| {
-            // SAFETY: the part is as long as the values, and nothing uses it: what did has run, and
-            // no call with it can be made meanwhile, since this is its only handle. After an error,
-            // nothing ever uses or frees it.
+            // SAFETY: the part is as long as the values, and nothing uses it: earlier uses have run
+            // (`settle`), and no call with it can be made meanwhile, since this is its only handle.
+            // After an error, nothing ever uses or frees it.
             let copied = unsafe { gpu.copies.write(self.address(), values) };
             copied.inspect_err(|error| block.was_lost(error.clone()))
         });
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
-    /// Enqueues the program's own writes: as
+    /// Enqueues the user's own writes: as
     /// [`DeviceMemory::write_in`](super::memory::DeviceMemory::write_in).
     ///
     /// # Errors

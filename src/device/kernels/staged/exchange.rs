@@ -1,5 +1,5 @@
-//! The slots of one communicator: what the kernels put there goes to the other ranks, over a link
-//! of its own to each.
+//! The slots of one communicator: what kernels put there goes to the other ranks, over a separate
+//! link to each.
 
 mod peer;
 mod stall;
@@ -15,11 +15,11 @@ use stall::Stall;
 use crate::api::communicator::Communicator;
 use crate::task::names::describe;
 
-/// A rank's calls that are not made by slots.
+/// A rank's calls that do not go by slots.
 pub(super) struct Others {
-    /// How many have begun.
+    /// How many such calls have begun.
     pub(super) begun: u64,
-    /// What the kernel has said of the last one.
+    /// What the kernel has said of the last such call.
     pub(super) last: Option<Rung>,
     pub(super) is_done: bool,
 }
@@ -28,15 +28,16 @@ pub(super) struct Others {
 pub(super) struct Exchange {
     slots: Arc<Slots>,
     peers: Vec<Peer>,
-    /// How many calls have begun another way, and how many by slots before the last of them.
+    /// How many calls have begun that do not go by slots, and how many by slots before the last of
+    /// these.
     others: u64,
     before: u64,
     stall: Stall,
 }
 
 impl Exchange {
-    /// A kernel of slots may follow a failed one of the stage, or one that a fault has ended. Its
-    /// slots are computed from a result that is not there, so they are not posted.
+    /// A kernel of slots may follow a kernel of the stage that failed, or that a fault has ended.
+    /// Its slots are computed from a result that is not there, so they are not posted.
     pub(super) fn new(slots: &Arc<Slots>, stage: &Arc<Stage>, parent: &Arc<Watch>) -> Self {
         let others = (0..slots.ranks()).filter_map(|rank| Some((rank, slots.boxes(rank)?)));
         let peers = others.map(|(rank, boxes)| {
@@ -56,11 +57,12 @@ impl Exchange {
         }
     }
 
-    /// Moves slots on, to each peer in turn; whether there was anything to do. `others` says which
-    /// calls go another way.
+    /// Moves slots on, to each peer in turn. Returns whether there was anything to do. `others`
+    /// says which calls do not go by slots.
     pub(super) fn advance(&mut self, others: &Others, carrier: &Communicator) -> bool {
         if self.others != others.begun {
-            // None has ended since it has begun: slots move only here.
+            // No call by slots has ended since that other call began: slots move only in this
+            // function.
             (self.others, self.before) = (others.begun, self.slots.calls().ended);
         }
         let mut moved = false;
@@ -70,7 +72,7 @@ impl Exchange {
         moved
     }
 
-    /// Tells the other ranks, where a call does not progress, for whom it waits.
+    /// Tells the other ranks for whom a call waits, if it does not progress.
     pub(super) fn announce(&mut self, now: Instant, others: &Others, parent: &Watch) {
         let calls = self.slots.calls();
         if calls.begun == calls.ended {
@@ -93,7 +95,7 @@ impl Exchange {
         late.map(|peer| peer.rank() as u32)
     }
 
-    /// The fault of a peer with which a call cannot be done.
+    /// The fault of a peer that makes it impossible to do a call.
     pub(super) fn fault(&self, others: &Others, parent: &Watch) -> Option<Fault> {
         let calls = self.slots.calls();
         let (own, number) = (self.slots.rank(), others.begun + calls.begun);
@@ -109,13 +111,14 @@ impl Exchange {
         self.slots.calls().begun
     }
 
-    /// The fault of a peer that makes by lanes or by packets a call that this rank makes another
-    /// way, or has made: no kernel of this rank looks at its slots, or none before the next call.
+    /// The fault of a peer that makes a call by lanes or packets which this rank makes, or has
+    /// made, another way: no kernel of this rank looks at the peer's slots, or none before the next
+    /// call.
     fn differs(&self, peer: &Peer, others: &Others, parent: &Watch) -> Option<Fault> {
         let (calls, heard) = (self.slots.calls(), peer.heard()?);
         let number = heard.record.call;
         let is_unasked = if heard.is_of_packets {
-            // A kernel says this before it says that the call has begun.
+            // A kernel counts wanted packets before it says that the call has begun.
             number < others.begun + calls.begun && heard.number > peer.packets_wanted()
         } else {
             number < others.begun + calls.ended && heard.number > peer.wanted(0)
@@ -129,7 +132,7 @@ impl Exchange {
         })
     }
 
-    /// What this rank's call of a number is, among all that have begun.
+    /// Describes this rank's call of a number, counted over all calls that have begun.
     fn words_of(&self, number: u64, others: &Others, calls: &Calls) -> String {
         let begun = others.begun + calls.begun;
         match others.last {
@@ -142,13 +145,13 @@ impl Exchange {
         }
     }
 
-    /// How many calls are done: the kernel has ended, and the peers have what they need.
+    /// How many calls by slots are done: their kernels have ended, and the peers have their data.
     pub(super) fn done(&self) -> u64 {
         let ended = self.slots.calls().ended;
         ended - u64::from(!self.is_met() && ended > 0)
     }
 
-    /// Whether all that kernels have begun has been passed, both ways.
+    /// Whether everything that kernels have begun has been passed, both ways.
     pub(super) fn is_met(&self) -> bool {
         let calls = self.slots.calls();
         calls.begun == calls.ended && self.peers.iter().all(Peer::is_met)
@@ -174,7 +177,7 @@ impl Exchange {
         self.peers.iter_mut().for_each(Peer::withdraw);
     }
 
-    /// Says how far the slots of each peer have come, where some are on their way.
+    /// Logs how far the slots of each peer have come, if some are on their way.
     pub(super) fn report(&self, parent: &Watch) {
         for peer in self.peers.iter().filter(|peer| !peer.is_met()) {
             peer.report(self.slots.rank(), parent);

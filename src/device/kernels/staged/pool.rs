@@ -1,6 +1,6 @@
-//! Pinned memory of the host that programs get in place of memory of the GPU, which reaches it. It
-//! is registered with the devices of RDMA links: the host does collectives on it directly, and
-//! nothing is copied to slots.
+//! Pinned memory of the host that users get in place of memory of the GPU, and that the GPU
+//! reaches. It is registered with the devices of RDMA links: the host does collectives on it
+//! directly, and nothing is copied to slots.
 
 use std::sync::{Arc, Weak};
 
@@ -15,7 +15,7 @@ use crate::memory::registered::{Hold, Holder, Segment};
 
 /// Makes pinned memory for a communicator.
 pub(in crate::device) struct Pool {
-    /// What registers memory: the communicator that carries the pieces.
+    /// The communicator that carries the pieces, which registers memory.
     carrier: Weak<Inner>,
     /// How many bytes of dropped memory may wait to be freed, before no more is allocated.
     most_set_aside: usize,
@@ -48,12 +48,12 @@ impl Pool {
         let start = words.words().as_ptr().cast_mut().cast();
         let segment = if let Some(carrier) = self.carrier.upgrade() {
             // SAFETY: the holder keeps the memory, and never moves it. From the bell of an
-            // operation on it to its answer, no kernel uses it, and the course has the engine use
-            // it, and nothing else. Of an operation that fails, the results do not count, and its
-            // kernel ends only when the engine has let go of the memory (`Stage::release`).
+            // operation on the memory to its answer, no kernel uses the memory, and `ProxyWork` has
+            // only the host engine use it. If the operation fails, its results do not count, and
+            // its kernel ends only when the engine has let go of the memory (`Stage::release`).
             unsafe { carrier.register_held(start, bytes, Box::new(words)) }
         } else {
-            // The communicator has ended: no call of it uses the memory.
+            // The communicator has ended: none of its calls uses the memory.
             Segment::new(start, None, Holder::Own(Box::new(words)))
         };
         Ok(BlockMemory::Pinned {
@@ -63,7 +63,7 @@ impl Pool {
     }
 }
 
-/// Whether a rank's call uses any buffer, and each that it uses is aligned pinned memory.
+/// Whether a rank's call uses a buffer, and all that it uses are aligned pinned memory.
 pub(super) fn is_pinned(call: &Call, rank: usize, ranks: usize) -> bool {
     let lens = lens(call.operation, call.count, call.root == rank, ranks);
     let buffers = [call.input, call.output].into_iter().zip(lens);
@@ -77,7 +77,7 @@ pub(super) fn is_pinned(call: &Call, rank: usize, ranks: usize) -> bool {
         })
 }
 
-/// How many elements a rank has as its input and as its output, in a call with this count.
+/// How many elements a rank's input and its output have, in a call with this count.
 pub(super) fn lens(operation: Operation, count: usize, is_root: bool, ranks: usize) -> [usize; 2] {
     [Side::Input, Side::Output].map(|side| {
         let extent = operation.extent(side);

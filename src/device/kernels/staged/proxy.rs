@@ -11,16 +11,16 @@ use crate::error::Error;
 use crate::host::or_abort;
 use crate::memory::device::helper_thread;
 
-/// How long after the last piece it spins, and until when after that it yields its core between
-/// looks.
+/// How long after the last piece the thread spins, and how long after the last piece it still
+/// yields its core between looks.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(20);
-/// How long it then sleeps at least between two looks, as long as pieces may come: a thousandth of
-/// the time without any.
+/// The shortest sleep between two looks after that, while pieces may come: a thousandth of the time
+/// without pieces.
 const NAP: Duration = Duration::from_micros(50);
-/// The longest of these sleeps, which grow: a graph that was captured may never be launched again.
+/// The longest of these sleeps, which grow because a captured graph may never be launched again.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// How often it looks for calls that wait, of which others are to be told.
+/// How often it checks for calls that wait, to tell other ranks of them.
 const WATCH: Duration = Duration::from_millis(50);
 /// How many times it looks at everything before it reads the clock.
 const LOOKS: u32 = 16;
@@ -35,15 +35,15 @@ struct Proxy {
 
 #[derive(Default)]
 struct State {
-    /// Those that the thread has not got yet.
+    /// Communicators that the thread has not taken yet.
     added: Vec<ProxyWork>,
     is_running: bool,
-    /// Something has changed since the thread has looked.
+    /// Whether something has changed since the thread's last look.
     has_news: bool,
     is_exiting: bool,
 }
 
-/// Passes a communicator's pieces from now on, until its channel is closed.
+/// Passes a communicator's pieces from now on, until its queue is closed.
 pub(super) fn add(work: ProxyWork) -> Result<(), Error> {
     let proxy = PROXY.get();
     let mut state = proxy.state.lock();
@@ -58,22 +58,22 @@ pub(super) fn add(work: ProxyWork) -> Result<(), Error> {
     Ok(())
 }
 
-/// Has the thread look, if it sleeps.
+/// Wakes the thread, if it sleeps.
 pub(super) fn wake() {
     let proxy = PROXY.get();
     proxy.state.lock().has_news = true;
     proxy.news.notify_one();
 }
 
-/// An exiting process waits for the thread, which then ends first: the driver is taken down with
-/// the memory that it reads.
+/// Has an exiting process wait for the thread to end: the driver is taken down with the memory that
+/// the thread reads.
 fn stop_at_exit() {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     // Relaxed: the flag orders no other memory, and registering twice does no harm.
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
-        // Functions are called in the reverse of this order: this one before that which waits for
-        // the thread, which starting the thread has registered.
-        // SAFETY: the function may be called at any time, and does not unwind.
+        // Functions are called in the reverse order of their registration. `thread::spawn` has
+        // registered the one that waits for the thread, so `stop` is called before it. SAFETY: the
+        // function may be called at any time, and does not unwind.
         unsafe { libc::atexit(stop) };
     }
 }
@@ -84,14 +84,14 @@ extern "C" fn stop() {
 }
 
 impl Proxy {
-    /// Ends when there are no communicators any more, or the process exits.
+    /// Runs until there are no communicators any more, or the process exits.
     fn run(&self) {
         let mut works = Vec::new();
         let mut last = Instant::now();
         let mut watched = last;
         while self.take_news(&mut works) {
-            // In turns with what else there is to do, since one communicator alone can move all the
-            // time.
+            // In turns with the other tasks below, since one communicator alone can always have
+            // something to move.
             if look_at_all(&mut works) {
                 last = Instant::now();
             }
@@ -117,7 +117,7 @@ impl Proxy {
         }
     }
 
-    /// Takes the communicators that have been added; whether there are any at all.
+    /// Takes the communicators that have been added. Returns whether there are any at all.
     fn take_news(&self, works: &mut Vec<ProxyWork>) -> bool {
         let mut state = self.state.lock();
         works.append(&mut state.added);
@@ -128,7 +128,7 @@ impl Proxy {
         state.is_running
     }
 
-    /// Until there is news, or for this long.
+    /// Sleeps until there is news, or for this long.
     fn sleep(&self, limit: Option<Duration>) {
         let state = self.state.lock();
         let has_none = |state: &mut State| !state.has_news;
@@ -140,7 +140,7 @@ impl Proxy {
     }
 }
 
-/// Whether any had something to do in a few looks.
+/// Looks a few times at all communicators. Returns whether any had something to do.
 fn look_at_all(works: &mut [ProxyWork]) -> bool {
     (0..LOOKS).any(|_| {
         let mut moved = false;

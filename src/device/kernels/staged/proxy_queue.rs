@@ -1,4 +1,4 @@
-//! What a communicator's threads and the thread that passes its pieces tell each other.
+//! Messages between a communicator's threads and the thread that passes its pieces.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use spark_ccl_log::{Condvar, Mutex};
 /// Connects threads that enqueue operations with the one that passes their pieces.
 #[derive(Debug, Default)]
 pub(super) struct ProxyQueue {
-    /// Operations and messages that were enqueued, apart from those in graphs.
+    /// How many operations and messages were enqueued, without those in graphs.
     expected: AtomicU64,
-    /// There are messages among them.
+    /// Whether there were messages among them.
     has_messages: AtomicBool,
-    /// Some were captured: graphs may be launched at any time.
+    /// Whether some were captured: graphs may be launched at any time.
     is_captured: AtomicBool,
     is_closed: AtomicBool,
     use_of_stage: Mutex<Use>,
@@ -31,12 +31,12 @@ pub(super) enum Use {
     Abandoned,
 }
 
-/// This number of operations or messages that are about to be enqueued. They are not expected any
-/// more when this is dropped.
+/// A number of operations or messages that are about to be enqueued, unless this is dropped before
+/// [`keep`](Self::keep).
 pub(super) struct Expected<'a>(&'a AtomicU64, u64);
 
 impl Expected<'_> {
-    /// They were enqueued, and are expected until they are done.
+    /// They were enqueued: they stay expected until they are done.
     pub(super) fn keep(self) {
         std::mem::forget(self);
     }
@@ -44,13 +44,13 @@ impl Expected<'_> {
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        // Relaxed, as in `expect`.
+        // Relaxed: the number only says how long the thread that passes pieces may sleep.
         self.0.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
-// All of these are relaxed: they say how long the thread that passes pieces may sleep, or that it
-// shall leave. It finds the pieces themselves in the stage.
+// All accesses are relaxed: the fields say how long the thread that passes pieces may sleep, or
+// that it shall leave. The thread finds the pieces themselves in the stage.
 impl ProxyQueue {
     /// An operation is about to be enqueued, or captured into a graph.
     pub(super) fn expect(&self, is_captured: bool) -> Expected<'_> {
@@ -76,12 +76,12 @@ impl ProxyQueue {
         self.has_messages.load(Ordering::Relaxed)
     }
 
-    /// Whether pieces may be there soon, where this many operations and messages are done.
+    /// Whether pieces may be there soon, if this number of operations and messages is done.
     pub(super) fn expects(&self, done: u64) -> bool {
         self.is_captured.load(Ordering::Relaxed) || self.expected.load(Ordering::Relaxed) > done
     }
 
-    /// No more pieces are passed; those that are under way are given up.
+    /// Stops passing pieces; those under way are given up.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }
@@ -95,12 +95,12 @@ impl ProxyQueue {
         *self.left.lock() = Some(left);
     }
 
-    /// What was left.
+    /// Takes the value given to [`leave`](Self::leave).
     pub(super) fn take_left(&self) -> Option<Box<dyn Any + Send>> {
         self.left.lock().take()
     }
 
-    /// The thread does nothing for this channel any more.
+    /// The thread does nothing for this queue any more.
     pub(super) fn end_use(&self, end: Use) {
         let mut seen = self.use_of_stage.lock();
         if *seen == Use::Used {
@@ -109,7 +109,7 @@ impl ProxyQueue {
         self.has_ended.notify_all();
     }
 
-    /// Waits for [`end_use`](Self::end_use); how it has ended.
+    /// Waits for [`end_use`](Self::end_use). Returns how the use has ended.
     pub(super) fn wait_for_end(&self) -> Use {
         let seen = self.use_of_stage.lock();
         *self.has_ended.wait_while(seen, |seen| *seen == Use::Used)

@@ -1,6 +1,6 @@
 //! The pieces of one communicator, from the stage to the host engine and back: a kernel rings for a
-//! piece, which becomes a task of the host engine (a flight), and is answered when that is done (it
-//! has landed).
+//! piece, which becomes a task of the host engine. When the task is done, the kernel gets an
+//! answer.
 
 mod messages;
 mod operations;
@@ -28,7 +28,7 @@ pub(super) struct ProxyWork {
     /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all
     /// ranks have alike; messages are in the order of each pair.
     carrier: Communicator,
-    /// Of the communicator that the user holds.
+    /// The watch of the communicator that the user holds.
     parent: Arc<Watch>,
     operations: Operations,
     messages: Messages,
@@ -36,11 +36,12 @@ pub(super) struct ProxyWork {
     exchange: Option<Exchange>,
     slots: Option<Arc<Slots>>,
     has_failed: bool,
-    /// Dropped last.
+    /// The last field, so that it is dropped last.
     queue: QueueUse,
 }
 
-/// A place at a channel. Nothing is used on its account any more when this is dropped.
+/// The thread's use of a queue. When this is dropped, the thread uses nothing of the communicator
+/// any more.
 struct QueueUse(Arc<ProxyQueue>);
 
 impl Drop for QueueUse {
@@ -78,7 +79,7 @@ impl ProxyWork {
         self.memory.are_registered()
     }
 
-    /// Moves pieces on; whether there was anything to do.
+    /// Moves pieces on. Returns whether there was anything to do.
     pub(super) fn advance(&mut self) -> bool {
         if !self.has_failed {
             return self.move_on().unwrap_or_else(|fault| {
@@ -91,14 +92,14 @@ impl ProxyWork {
         completed
     }
 
-    /// Tells the other ranks of calls by slots that wait, as the host engine does of pieces.
+    /// Tells the other ranks of calls by slots that wait. (The host engine tells them of pieces.)
     pub(super) fn announce(&mut self, now: Instant) {
         if let Some(exchange) = self.exchange.as_mut().filter(|_| !self.has_failed) {
             exchange.announce(now, &self.operations.begun(), &self.parent);
         }
     }
 
-    /// Whether it is over: nothing uses the stage on its account any more.
+    /// Whether it is over: the thread uses nothing of the stage any more.
     pub(super) fn is_over(&mut self) -> bool {
         if !self.queue.0.is_closed() {
             return false;
@@ -119,7 +120,7 @@ impl ProxyWork {
             if self.parent.failed() {
                 exchange.withdraw();
             }
-            // The end of a link may wait for the peer's host: not in this thread.
+            // Not dropped in this thread: the end of a link may wait for the peer's host.
             self.queue.0.leave(Box::new(exchange));
         }
         is_over
@@ -154,7 +155,7 @@ impl ProxyWork {
         }
     }
 
-    /// Lets kernels end that wait for operations on the program's memory, once the host engine uses
+    /// Releases kernels that wait for operations on the user's memory, once the host engine uses
     /// none of it.
     fn let_go(&self) {
         if !self.are_in_flight() {
@@ -200,7 +201,8 @@ impl ProxyWork {
     /// Answers for the pieces that are done, and begins the next ones.
     fn move_pieces(&mut self) -> Result<bool, Error> {
         let (stage, carrier, memory) = (&self.stage, &self.carrier, &self.memory);
-        // A kernel may follow a failed one of slots: its input is then a result that is not there.
+        // A kernel may follow a failed kernel of slots: its input is then a result that is not
+        // there.
         let slots = self.slots.as_deref();
         let are_sound = || slots.is_none_or(|slots| slots.check().is_ok());
         let mut moved = self.operations.complete(stage, carrier)?;
@@ -226,7 +228,7 @@ impl ProxyWork {
         }
     }
 
-    /// An error of pieces as the fault of the operation of which they are.
+    /// An error of pieces, as the fault of their operation.
     fn fault_of(&self, error: Error) -> Fault {
         match error {
             Error::Failed(fault) => self.of_device((*fault).clone()),
@@ -237,12 +239,13 @@ impl ProxyWork {
         }
     }
 
-    /// The fault of the carrier as that of the operation of which the pieces are.
+    /// The carrier's fault, as the fault of the operation that the pieces belong to.
     fn of_device(&self, mut fault: Fault) -> Fault {
         let by_slots = self.exchange.as_ref().map_or(0, Exchange::begun);
         let own = |sequence: u64| match sequence & POINT_TO_POINT_MARK {
             0 => DEVICE_MARK | (self.operations.current() + by_slots),
-            // Messages have the numbers of the parts of which they consist.
+            // The carrier counts a message once, at its first piece, so its number is right
+            // already.
             _ => sequence,
         };
         match &mut fault {
@@ -265,7 +268,7 @@ impl ProxyWork {
         fault
     }
 
-    /// Takes what has ended of the pieces that have failed.
+    /// Drops failed pieces that have ended. Returns whether there were any.
     fn drop_failed(&mut self) -> bool {
         self.operations.drop_failed(&self.carrier) | self.messages.drop_failed(&self.carrier)
     }

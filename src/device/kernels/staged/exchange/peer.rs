@@ -10,14 +10,15 @@ use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Prog
 use super::Others;
 use crate::api::communicator::Communicator;
 
-/// How long the control plane has to name the cause of a link's end; as of host memory.
+/// How long the control plane has to name the cause of a link's end; as long as in
+/// `host/watchdog.rs`.
 const CAUSE_WITHIN: Duration = Duration::from_secs(3);
 
-/// While nothing is on its way, a peer is listened to once in this number of looks: each holds up
-/// calls that go another way.
+/// While nothing is on its way, the link is read once in this number of looks: each read delays
+/// calls that do not go by slots.
 const REST: u32 = 16;
 
-/// What there is for a peer.
+/// This rank's slots to and from a peer, and the link that carries them.
 pub(super) struct Peer {
     rank: usize,
     outbox: PostBox,
@@ -27,7 +28,7 @@ pub(super) struct Peer {
     proxy: Option<Proxy<Linked>>,
     /// Since when the link carries nothing any more, and why.
     ended: Option<(Instant, SlotsError)>,
-    /// How many looks ago it was listened to.
+    /// How many looks ago the link was read.
     rested: u32,
 }
 
@@ -48,15 +49,15 @@ impl Peer {
         }
     }
 
-    /// Moves slots on; whether there was anything to do. `others` says which calls of this rank go
-    /// another way.
+    /// Moves slots on. Returns whether there was anything to do. `others` says which calls of this
+    /// rank do not go by slots.
     pub(super) fn advance(&mut self, carrier: &Communicator, others: &Others) -> bool {
         if self.ended.is_some() {
             return false;
         }
         if self.proxy.is_none() {
             let needs = self.is_used();
-            // The peer may have made a call by slots where this rank's goes another way.
+            // The peer may have made a call by slots that this rank makes another way.
             if needs || !others.is_done {
                 self.connect(carrier, needs);
             }
@@ -79,7 +80,7 @@ impl Peer {
     fn connect(&mut self, carrier: &Communicator, needs: bool) {
         let engine = carrier.inner.membership.engine();
         let Ok(made) = engine.with(|core| core.take_link(self.rank as u32, needs)) else {
-            // A forked child passes nothing.
+            // In a forked child, which passes nothing.
             return;
         };
         let made = made.map_err(SlotsError::from).and_then(|made| {
@@ -117,7 +118,7 @@ impl Peer {
         let (since, error) = self.ended.as_ref().filter(|_| !self.is_met())?;
         let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
         if *error == SlotsError::Gone && parent.has_left(self.rank as u32).is_some() {
-            // All that it has sent was there before its link has ended.
+            // Everything that the peer has sent came before its link ended.
             let ended = parent.latent_of(self.rank as u32);
             return Some(ended.unwrap_or_else(|| Fault::Left {
                 rank: peer,
@@ -135,7 +136,7 @@ impl Peer {
         is_known.then_some(Fault::Link { by, peer, text })
     }
 
-    /// What the last slot is of that the peer has sent in its first lane, or of packets.
+    /// Of which call the peer's last slot is, in its first lane or of packets.
     pub(super) fn heard(&self) -> Option<Heard> {
         self.proxy.as_ref()?.carrier().heard()
     }
@@ -158,7 +159,7 @@ impl Peer {
         let is_flushed = proxy.carrier().is_flushed() || self.ended.is_some();
         let wanted = self.packets_wanted();
         is_flushed
-            // Those of the peer's next call may have come.
+            // Slots of the peer's next call may have come.
             && proxy.packets() == wanted
             && proxy.carrier().packets() >= wanted
             && proxy.progress().all(|lane| {
@@ -179,7 +180,7 @@ impl Peer {
         carrier.packets() < self.packets_wanted() || proxy.progress().any(lacks)
     }
 
-    /// Whether a call has needed the peer.
+    /// Whether any call has needed the peer.
     fn is_used(&self) -> bool {
         let mut lanes = 0..self.outbox.shape().lanes();
         self.packets_wanted() > 0
@@ -188,13 +189,13 @@ impl Peer {
 
     fn published(&self, lane: usize) -> u64 {
         let published = self.outbox.counter(lane, Counter::Published);
-        // Relaxed: what is read on its account, the proxy acquires.
+        // Relaxed: the proxy acquires the same counter before it reads slots.
         published.load(Ordering::Relaxed)
     }
 
     /// How many of the peer's slots the calls that have begun take.
     pub(super) fn wanted(&self, lane: usize) -> u64 {
-        // Relaxed: nothing else is read on its account.
+        // Relaxed: no other memory is read on the strength of this number.
         let wanted = self.inbox.counter(lane, Counter::Wanted);
         wanted.load(Ordering::Relaxed)
     }
@@ -211,7 +212,7 @@ impl Peer {
         }
     }
 
-    /// Says how far it has come.
+    /// Logs how far the slots of this peer have come.
     pub(super) fn report(&self, own: usize, parent: &Watch) {
         spark_ccl_log::warn!(
             "rank {own}: slots to and from {}: {}",

@@ -1,4 +1,4 @@
-//! Since when a call does not progress, and when others were told.
+//! Since when a call does not progress, and when the other ranks were told.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ impl Stall {
         }
     }
 
-    /// Whether the others are to be told now, of which it takes note. `seen` changes with each
+    /// Whether to tell the other ranks now; notes that they were told. `seen` changes with each
     /// progress.
     pub(super) fn is_to_be_told(&mut self, seen: [u64; 2], now: Instant) -> bool {
         if self.seen != seen {

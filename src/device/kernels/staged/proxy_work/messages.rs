@@ -14,11 +14,11 @@ use crate::task::{Spec, Task};
 /// The messages of a communicator.
 pub(super) struct Messages {
     pairs: Vec<Pair>,
-    /// How many have been passed.
+    /// How many messages have been passed.
     done: u64,
 }
 
-/// Those to a rank, or from one.
+/// The messages to one rank, or from one rank.
 struct Pair {
     peer: usize,
     direction: Direction,
@@ -29,11 +29,11 @@ struct Pair {
     pending: PendingPieces,
 }
 
-/// A message of which not all pieces have been begun.
+/// A message with pieces that have not begun.
 struct Message {
-    /// Of all of it.
+    /// The signature of the whole message.
     signature: Signature,
-    /// In bytes.
+    /// Where the message is cut into pieces, in bytes.
     cut: Cut,
     next: u64,
 }
@@ -60,7 +60,7 @@ impl Messages {
         }
     }
 
-    /// How many have been passed.
+    /// How many messages have been passed.
     pub(super) fn done(&self) -> u64 {
         self.done
     }
@@ -71,7 +71,7 @@ impl Messages {
     }
 
     /// Answers for the pieces that are done, and begins those for which the kernel has rung, if
-    /// calls before them `are_sound`; whether there were any.
+    /// calls before them `are_sound`. Returns whether there were any.
     pub(super) fn advance(
         &mut self,
         stage: &Stage,
@@ -87,7 +87,7 @@ impl Messages {
         Ok(moved)
     }
 
-    /// Takes what has ended of the pieces that have failed; whether that was any.
+    /// Drops failed pieces that have ended. Returns whether there were any.
     pub(super) fn drop_failed(&mut self, carrier: &Communicator) -> bool {
         let mut completed = false;
         for pair in &mut self.pairs {
@@ -137,7 +137,7 @@ impl Pair {
 }
 
 impl Message {
-    /// What a kernel has begun.
+    /// The message for whose first piece a kernel has rung.
     fn of(rung: Rung, ranks: usize) -> Result<Self, Error> {
         let signature = Signature::from_words(rung.words).ok_or_else(|| Error::Invalid {
             operation: "device memory",

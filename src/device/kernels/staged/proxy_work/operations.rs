@@ -15,36 +15,36 @@ use crate::memory::buffer::Region;
 use crate::task::Spec;
 use crate::task::names::remember;
 
-/// How many pieces the host engine has at a time: one, and the next one.
+/// How many pieces the host engine has at a time: one, and the one after it.
 const AT_A_TIME: usize = 2;
-/// Of how many operations it is known which pieces they had. A rank that leaves is not more of them
-/// behind than that, or else those count as done.
+/// For how many of the last operations their pieces are known. A rank that leaves lags by no more
+/// operations, or else the older ones count as done.
 const KNOWN: usize = 1024;
 
 /// The operations of a communicator.
 #[derive(Default)]
 pub(super) struct Operations {
-    /// How many pieces of each CTA have been begun.
+    /// How many pieces each CTA has begun.
     begun: Vec<u64>,
     operation: Option<Operation>,
     pending: PendingPieces,
-    /// Operations that were begun, and that are done.
+    /// How many operations have begun, and how many are done.
     number: u64,
     done: u64,
-    /// What the kernel has said of the last one.
+    /// What the kernel has said of the last operation.
     last: Option<Rung>,
-    /// The number of all pieces that were begun, and what it was after the last piece of each of
-    /// the last operations.
+    /// The number of pieces that have begun, and what it was after the last piece of each of the
+    /// last operations.
     pieces: u64,
     ends: VecDeque<u64>,
 }
 
-/// An operation of which not all pieces have been begun.
+/// An operation with pieces that have not begun.
 struct Operation {
     signature: Signature,
     reduction: Reduction,
     cut: Cut,
-    /// Where it is done, if not in slots.
+    /// The buffers on which the operation is done, if not in slots.
     buffers: Option<Buffers>,
     next: u64,
 }
@@ -57,12 +57,12 @@ impl Operations {
         }
     }
 
-    /// How many are done.
+    /// How many operations are done.
     pub(super) fn done(&self) -> u64 {
         self.done
     }
 
-    /// How many have begun, and the last of them.
+    /// How many operations have begun, and the last of them.
     pub(super) fn begun(&self) -> Others {
         Others {
             begun: self.number,
@@ -71,7 +71,7 @@ impl Operations {
         }
     }
 
-    /// The number of the one that is under way, or else of the last one; at least 1.
+    /// The number of the operation under way, or else of the last one; at least 1.
     pub(super) fn current(&self) -> u64 {
         (self.done + 1).min(self.number.max(1))
     }
@@ -81,12 +81,12 @@ impl Operations {
         !self.pending.is_empty()
     }
 
-    /// Whether one has pieces that have not begun.
+    /// Whether an operation has pieces that have not begun.
     pub(super) fn are_under_way(&self) -> bool {
         self.operation.is_some()
     }
 
-    /// Answers for the pieces that are done; whether there were any.
+    /// Answers for the pieces that are done. Returns whether there were any.
     pub(super) fn complete(
         &mut self,
         stage: &Stage,
@@ -95,7 +95,7 @@ impl Operations {
         self.pending.complete(stage, carrier, &mut self.done)
     }
 
-    /// Takes what has ended of the pieces that have failed; whether that was any.
+    /// Drops failed pieces that have ended. Returns whether there were any.
     pub(super) fn drop_failed(&mut self, carrier: &Communicator) -> bool {
         self.pending.drop_failed(carrier)
     }
@@ -144,8 +144,8 @@ impl Operations {
         }
         match carrier.inner.membership.engine().begin(&mut task)? {
             None => {
-                // It holds the program's memory, which may be freed from the answer on, but not by
-                // this thread.
+                // The task holds the user's memory, which may be freed from the answer on, but not
+                // by this thread.
                 drop(task);
                 stage.answer(lane, number);
                 self.done += u64::from(is_last);
@@ -171,7 +171,7 @@ impl Operations {
         }
     }
 
-    /// How many operations a rank has done that has done this many pieces.
+    /// How many operations a rank has done once it has done this number of pieces.
     pub(super) fn operations_in(&self, pieces: u64) -> u64 {
         let later = self.ends.iter().filter(|&&end| end > pieces).count() as u64;
         self.number - u64::from(self.operation.is_some()) - later
@@ -179,7 +179,7 @@ impl Operations {
 }
 
 impl Operation {
-    /// What a kernel has begun.
+    /// The operation for whose first piece a kernel has rung.
     fn of(rung: Rung, ranks: usize) -> Result<Self, Error> {
         let unknown = || Error::Invalid {
             operation: "device memory",
@@ -246,7 +246,7 @@ impl Operation {
         let (len, size) = (self.signature.count as usize, spec.dtype.size());
         let [inputs, outputs] = self.lens(len, stage);
         let regions = if spec.in_place {
-            // The longer one begins first: the other one is a block of it.
+            // In place, the longer buffer begins first, since the other one is a block of it.
             let all = if spec.operation.is_divided() {
                 len * stage.ranks()
             } else {
@@ -270,7 +270,7 @@ impl Operation {
         }
     }
 
-    /// How many elements this rank has on each side, of `len` in a block.
+    /// How many elements this rank's input and output have, if a block has `len`.
     fn lens(&self, len: usize, stage: &Stage) -> [usize; 2] {
         let Signature {
             operation, root, ..

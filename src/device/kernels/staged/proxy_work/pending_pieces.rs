@@ -16,7 +16,7 @@ pub(super) struct PendingPiece {
     pub(super) ids: Ids,
     pub(super) lane: Lane,
     pub(super) number: u64,
-    /// Whether it is the last piece of an operation or a message.
+    /// Whether this is the last piece of an operation or a message.
     pub(super) is_last: bool,
 }
 
@@ -33,8 +33,8 @@ impl PendingPieces {
         self.0.is_empty()
     }
 
-    /// Answers for the pieces that are done, and counts the last ones; whether there were any
-    /// pieces.
+    /// Answers for the pieces that are done, and counts the last ones. Returns whether any were
+    /// done.
     pub(super) fn complete(
         &mut self,
         stage: &Stage,
@@ -56,7 +56,7 @@ impl PendingPieces {
         Ok(completed)
     }
 
-    /// Takes what has ended of the pieces that have failed; whether that was any.
+    /// Drops failed pieces that have ended. Returns whether there were any.
     pub(super) fn drop_failed(&mut self, carrier: &Communicator) -> bool {
         let engine = carrier.inner.membership.engine();
         let before = self.0.len();

@@ -1,5 +1,5 @@
-//! Where pieces are, as memory of the host engine: in the slots of a stage, or in pinned memory of
-//! the program.
+//! Where pieces are, as memory of the host engine: in the slots of a stage, or in the user's pinned
+//! memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::memory::registered::{Hold, Segment};
 
 /// Where the pieces of a communicator are.
 pub(super) struct PieceMemory {
-    /// The slots, where they are registered with RDMA devices, so that a piece is not copied once
+    /// The slots, if they are registered with RDMA devices, so that a piece is not copied once
     /// more.
     slots: Option<Arc<Segment>>,
 }
@@ -23,9 +23,9 @@ impl PieceMemory {
     pub(super) fn new(stage: &Arc<Stage>, carrier: &Communicator) -> Self {
         let (start, bytes) = stage.slots();
         let holder = Box::new(Arc::clone(stage));
-        // SAFETY: the stage, which the holder keeps, never moves its slots. From a piece's bell to
-        // its answer, no kernel uses the slot, and the course has the engine use it, and nothing
-        // else. A piece that fails has no answer, so nothing counts that is in its slot.
+        // SAFETY: the holder keeps the stage, which never moves its slots. From a piece's bell to
+        // its answer, no kernel uses the slot, and `ProxyWork` has only the host engine use it. A
+        // piece that fails has no answer, so no kernel reads its slot.
         let segment = unsafe { carrier.inner.register_held(start, bytes, holder) };
         let slots = segment.is_within_reach_of_devices();
         Self {
@@ -50,8 +50,8 @@ impl PieceMemory {
     }
 }
 
-/// `len` elements of `size` bytes in pinned memory of the program, from an address on. `None` where
-/// there is no such memory.
+/// `len` elements of `size` bytes in the user's pinned memory, from an address on. `None` if no
+/// pinned memory is there.
 pub(super) fn buffer(address: u64, len: usize, size: usize) -> Option<Region> {
     if len == 0 {
         return Some(Region::empty());

@@ -11,7 +11,7 @@ use crate::memory::device::block;
 use crate::task::Task;
 
 /// An engine whose calls run later, and may have to be aborted.
-pub(super) trait Guarded: Send + Sync + 'static {
+pub(super) trait WatchedEngine: Send + Sync + 'static {
     /// The backend's communicator.
     type Backend: Send + 'static;
 
@@ -21,16 +21,17 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// The rank and its GPU.
     fn base(&self) -> &DeviceRank<Self::Backend>;
 
-    /// The communicator's error, if it has failed; also what the backend has noticed meanwhile.
+    /// The communicator's error, if it has failed, or the failure that the backend has noticed
+    /// meanwhile.
     fn check(&self) -> Result<(), Error>;
 
-    /// A number that changes whenever calls that run make progress, where that can be told. The
-    /// time limit is that of a call without any.
+    /// A number that changes with the progress of running calls, where the backend sees it. A
+    /// call's time limit begins anew with each change.
     fn progress(&self) -> u64 {
         0
     }
 
-    /// How many calls were made that the ranks are to compare, since the backend does not.
+    /// How many calls the ranks have to compare, since the backend does not compare them.
     fn calls_to_compare(&self) -> u64 {
         0
     }
@@ -51,7 +52,7 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// tries again.
     fn abort(&self);
 
-    /// Whether the backend has anything of dropped memory that it can give up now.
+    /// Whether the backend still holds on to dropped memory that it can give up now.
     fn has_leftovers(&self) -> bool {
         false
     }
@@ -61,8 +62,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
         block::any()
     }
 
-    /// Has the backend give up what it has of dropped memory that is no longer in use. May wait for
-    /// kernels, of any rank of the process.
+    /// Has the backend give up dropped memory that is no longer in use. May wait for kernels of any
+    /// rank of the process.
     fn tidy(&self) {}
 
     /// Records an enqueued call with its end, and which calls have run. Captured calls are left
