@@ -89,7 +89,7 @@ macro_rules! floats {
             unsafe fn read(ptr: *const u8) -> $vector {
                 // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32
                 // bytes. The load needs no alignment, and the machine has the lane's instructions
-                // (required as well).
+                // (also required).
                 unsafe { $load(ptr.cast()) }
             }
 
@@ -97,7 +97,7 @@ macro_rules! floats {
             unsafe fn write(ptr: *mut u8, packed: $vector) {
                 // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32
                 // bytes. The store needs no alignment, and the machine has the lane's instructions
-                // (required as well).
+                // (also required).
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -187,7 +187,7 @@ impl Lane for F16 {
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
         // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The
-        // loads need no alignment, and the machine has the lane's instructions (required as well).
+        // loads need no alignment, and the machine has the lane's instructions (also required).
         unsafe {
             [
                 _mm_loadu_si128(ptr.cast()),
@@ -199,7 +199,7 @@ impl Lane for F16 {
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, [low, high]: Self::Packed) {
         // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The
-        // stores need no alignment, and the machine has the lane's instructions (required as well).
+        // stores need no alignment, and the machine has the lane's instructions (also required).
         unsafe {
             _mm_storeu_si128(ptr.cast(), low);
             _mm_storeu_si128(ptr.add(16).cast(), high);
@@ -248,14 +248,14 @@ impl Lane for Bf16 {
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
         // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 32 bytes. The
-        // load needs no alignment, and the machine has the lane's instructions (required as well).
+        // load needs no alignment, and the machine has the lane's instructions (also required).
         unsafe { _mm256_loadu_si256(ptr.cast()) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 32 bytes. The
-        // store needs no alignment, and the machine has the lane's instructions (required as well).
+        // store needs no alignment, and the machine has the lane's instructions (also required).
         unsafe { _mm256_storeu_si256(ptr.cast(), packed) }
     }
 

@@ -93,7 +93,7 @@ macro_rules! floats {
             unsafe fn read(ptr: *const u8) -> $vector {
                 // SAFETY: `ptr` is readable for a group, as `Lane::read` requires, which is 64
                 // bytes. The load needs no alignment, and the machine has the lane's instructions
-                // (required as well).
+                // (also required).
                 unsafe { $load(ptr.cast()) }
             }
 
@@ -101,7 +101,7 @@ macro_rules! floats {
             unsafe fn write(ptr: *mut u8, packed: $vector) {
                 // SAFETY: `ptr` is writable for a group, as `Lane::write` requires, which is 64
                 // bytes. The store needs no alignment, and the machine has the lane's instructions
-                // (required as well).
+                // (also required).
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -192,8 +192,8 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
         // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64
-        // bytes, of which this is vector `i`. The load needs no alignment, and the machine has the
-        // lane's instructions (required as well).
+        // bytes; this is vector `i` of them. The load needs no alignment, and the machine has the
+        // lane's instructions (also required).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
@@ -201,8 +201,8 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, halves) in packed.into_iter().enumerate() {
             // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of
-            // 64 bytes, of which this is vector `i`. The store needs no alignment, and the machine
-            // has the lane's instructions (required as well).
+            // 64 bytes; this is vector `i` of them. The store needs no alignment, and the machine
+            // has the lane's instructions (also required).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), halves) };
         }
     }
@@ -305,8 +305,8 @@ impl<const N: usize> Lane for Bf16<N> {
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
         // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64
-        // bytes, of which this is vector `i`. The load needs no alignment, and the machine has the
-        // lane's instructions (required as well).
+        // bytes; this is vector `i` of them. The load needs no alignment, and the machine has the
+        // lane's instructions (also required).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
@@ -314,8 +314,8 @@ impl<const N: usize> Lane for Bf16<N> {
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, words) in packed.into_iter().enumerate() {
             // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of
-            // 64 bytes, of which this is vector `i`. The store needs no alignment, and the machine
-            // has the lane's instructions (required as well).
+            // 64 bytes; this is vector `i` of them. The store needs no alignment, and the machine
+            // has the lane's instructions (also required).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), words) };
         }
     }

@@ -185,8 +185,8 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
         // SAFETY: `ptr` is readable for a group, as `Lane::read` requires: for `N` vectors of 64
-        // bytes, of which this is vector `i`. The load needs no alignment, and the machine has the
-        // lane's instructions (required as well).
+        // bytes; this is vector `i` of them. The load needs no alignment, and the machine has the
+        // lane's instructions (also required).
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
@@ -194,8 +194,8 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, bytes) in packed.into_iter().enumerate() {
             // SAFETY: `ptr` is writable for a group, as `Lane::write` requires: for `N` vectors of
-            // 64 bytes, of which this is vector `i`. The store needs no alignment, and the machine
-            // has the lane's instructions (required as well).
+            // 64 bytes; this is vector `i` of them. The store needs no alignment, and the machine
+            // has the lane's instructions (also required).
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), bytes) };
         }
     }

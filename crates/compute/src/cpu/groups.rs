@@ -95,7 +95,7 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
 unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Packed {
     // SAFETY: there is a source, so both indices are within `srcs`. Each holds `len` elements at
     // the offset, a group, or less where `L` is no tile, and the machine has the lane's
-    // instructions: what `operand` requires, this function requires as well.
+    // instructions: this function requires all that `operand` requires.
     unsafe {
         let mut acc = operand::<L, O>(srcs.get_unchecked(0), at, len);
         for src in srcs.get_unchecked(1..) {
