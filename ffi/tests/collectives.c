@@ -12,7 +12,7 @@ static int64_t in[MOST_RANKS * MOST], out[MOST_RANKS * MOST];
 
 #define TYPE SPARK_CCL_INT64
 
-/* Element `i` of what a rank has. */
+/* Element `i` of a rank's values. */
 static int64_t value(int of, size_t i) { return 1000003 * (of + 1) + (int64_t)i * 7; }
 
 static int64_t sum(size_t i)
@@ -144,7 +144,7 @@ static void blocks(void)
     REFUSED(spark_ccl_all_to_all_v(comm, in, NULL, NULL, out, taken, NULL, TYPE, NULL), "counts");
 }
 
-/* Each type goes to its place as it is. */
+/* Elements of each type arrive unchanged. */
 static void types(void)
 {
     static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -223,7 +223,7 @@ static void messages(void)
     REFUSED(spark_ccl_send(comm, in, 1, TYPE, size, NULL), "rank");
 }
 
-/* Each rank sends to the next one, which receives what it is told of. */
+/* Each rank sends to the next one, which receives the message that a probe has found. */
 static void probes(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size, there = 1;
@@ -268,7 +268,7 @@ static void refusals(void)
     spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
     options.struct_size = 4;
     REFUSED(spark_ccl_barrier(comm, &options), "struct_size");
-    /* Half a pointer. */
+    /* A size that is half a pointer. */
     options.struct_size = offsetof(spark_ccl_options, name) + 4;
     REFUSED(spark_ccl_barrier(comm, &options), "struct_size");
     struct {

@@ -12,7 +12,7 @@
 
 enum { COUNT = 1000 };
 
-/* What is current in this thread. */
+/* The context that is current in this thread. */
 static void *own;
 
 static spark_ccl_result unnoticed(spark_ccl_result result, const char *call)

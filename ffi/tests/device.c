@@ -35,7 +35,7 @@ static void *at(CUdeviceptr memory, int element)
     return (void *)(uintptr_t)(memory + (CUdeviceptr)element * 4);
 }
 
-/* What rank `owner` has at a place. */
+/* The value of rank `owner` at a place. */
 static int32_t value(int owner, int place)
 {
     return owner * 100003 + place;
@@ -201,7 +201,7 @@ static void check_groups(void)
     fetch(recv_memory, COUNT * 2);
     EACH(COUNT * 2, sum_of(i), "a group");
 
-    /* What is refused in a group ends it, and nothing of it is enqueued. */
+    /* A refused call fails its group, and nothing of the group is enqueued. */
     fill(send_memory, COUNT, recv_memory);
     SUCCEEDS(spark_ccl_group_start());
     SUCCEEDS(spark_ccl_all_reduce(comm, at(send_memory, 0), at(recv_memory, 0), COUNT, SPARK_CCL_INT32,
@@ -233,7 +233,7 @@ static void check_refusals(void)
     REFUSED(spark_ccl_all_reduce(comm, host, host, 4, SPARK_CCL_INT32, SPARK_CCL_SUM, &options), "on_device");
     REFUSED(spark_ccl_device_free(comm, host), "begins at");
     REFUSED(spark_ccl_device_register(comm, host, SPARK_CCL_REGISTER_LOCAL, NULL), "begins at");
-    /* Without elements, which all ranks enqueue. */
+    /* Calls without elements, which all ranks enqueue. */
     options = in_stream();
     SUCCEEDS(spark_ccl_all_reduce(comm, NULL, NULL, 0, SPARK_CCL_INT32, SPARK_CCL_SUM, &options));
     SUCCEEDS(spark_ccl_stream_wait(comm, stream));
@@ -315,7 +315,7 @@ static int run(void)
     return leave();
 }
 
-/* Of the ranks that are threads. */
+/* For ranks that are threads. */
 static spark_ccl_unique_id id;
 static int threads;
 

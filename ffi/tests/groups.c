@@ -34,7 +34,7 @@ static void failures(void)
     REFUSED(spark_ccl_group_end(), "no group is open");
 }
 
-/* What waits for other ranks by itself is refused, and the group goes on. */
+/* Functions that wait for other ranks themselves are refused, and the group goes on. */
 static void calls_that_wait(void)
 {
     const char *word = "within a group";
@@ -56,7 +56,7 @@ static void calls_that_wait(void)
     require(memory == NULL, "no memory");
     REFUSED(spark_ccl_comm_finalize(comm), word);
     SUCCEEDS(spark_ccl_comm_check(part));
-    /* It stays until the group's call is done. */
+    /* The communicator stays until the group's call is done. */
     SUCCEEDS(spark_ccl_comm_destroy(part));
     REFUSED(spark_ccl_barrier(part, NULL), "ended");
     REFUSED(spark_ccl_group_end(), "ended");
@@ -80,7 +80,7 @@ static void requests(void)
     require(product == 6, "a call of a group");
 }
 
-/* A child of an open group has none. */
+/* A child that is forked within a group has no open group. */
 static int child(int32_t *received)
 {
     int32_t value = 4;

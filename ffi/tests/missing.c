@@ -20,7 +20,7 @@ static void check_backend(const char *backend)
     SUCCEEDS(spark_ccl_get_unique_id(&id));
     spark_ccl_result result = spark_ccl_comm_create(&id, 0, 1, settings, 1, &made);
     if (result == SPARK_CCL_SUCCESS) {
-        /* This machine has GPUs. */
+        /* This machine has GPUs, so the communicator has the first one. */
         int device = -1;
         SUCCEEDS(spark_ccl_comm_device(made, &device));
         require(device == 0, "the first GPU");
@@ -51,7 +51,7 @@ int main(void)
             "a call on a device");
     require(spark_ccl_device_alloc(comm, 4, &memory) == SPARK_CCL_SYSTEM && memory == NULL, "memory of a device");
     require(spark_ccl_stream_wait(comm, NULL) == SPARK_CCL_SYSTEM, "waiting for a stream");
-    /* Options of the first version's size, with whatever is behind them. */
+    /* Options of the first version's size, with arbitrary bytes behind them. */
     options.struct_size = offsetof(spark_ccl_options, stream);
     options.stream = values;
     SUCCEEDS(spark_ccl_all_reduce(comm, values, values, 4, SPARK_CCL_FLOAT32, SPARK_CCL_SUM, &options));

@@ -76,7 +76,7 @@ static void run(void)
     printf("rank %d of %d: right\n", rank, size);
 }
 
-/* The same id by way of its text. */
+/* The same id, passed as text. */
 static void check_text(const spark_ccl_unique_id *id)
 {
     char text[SPARK_CCL_UNIQUE_ID_TEXT + 2];

@@ -74,7 +74,7 @@ static void on_demand(void)
     expect_sum(send, "all_reduce in place");
 }
 
-/* Buffers that a call has must lie there; those that it has not may be anywhere. */
+/* Buffers that a call uses must lie there; others may be anywhere. */
 static void elsewhere(void)
 {
     double *end = memory + 4 * COUNT;
@@ -88,7 +88,7 @@ static void elsewhere(void)
     REFUSED(spark_ccl_all_reduce(comm, NULL, memory, 1, TYPE, SPARK_CCL_SUM, &registered), "null");
     REFUSED(spark_ccl_send(comm, own, 1, TYPE, 0, &registered), "send buffer");
     REFUSED(spark_ccl_recv(comm, own, 1, TYPE, 0, &registered), "receive buffer");
-    /* Only the root could be in place: its blocks are elsewhere than the others' then. */
+    /* Only the root could be in place: its blocks would be at other offsets than the others'. */
     size_t mine = (size_t)rank;
     if (rank == 0) {
         REFUSED(spark_ccl_gather(comm, memory + mine, memory, 1, TYPE, 0, &registered), "in place");
@@ -99,7 +99,7 @@ static void elsewhere(void)
     SUCCEEDS(spark_ccl_all_reduce(comm, own, own, 0, TYPE, SPARK_CCL_SUM, &registered));
 }
 
-/* Where ranks must reach into each other's memory, only calls that ask for it can. */
+/* With SPARK_CCL_PATH=zero-copy, only calls that ask for it are possible. */
 static void without_copies(void)
 {
     SUCCEEDS(spark_ccl_all_reduce(comm, memory, memory, COUNT, TYPE, SPARK_CCL_SUM, &registered));

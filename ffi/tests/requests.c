@@ -113,7 +113,7 @@ static void twice(void)
 
 static int64_t late = -1;
 
-/* Nobody waits for this call but finalize. */
+/* Only finalize waits for this call. */
 static void freed(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -170,7 +170,7 @@ static void of_another_communicator(void)
     free(own);
 }
 
-/* Calls that some ranks never make: each ends by the time that it began with. */
+/* Calls that some ranks never make: each ends after the time limit with which it began. */
 static void timed(void)
 {
     for (int own_time = 0; own_time < 2; own_time++) {

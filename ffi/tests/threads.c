@@ -45,7 +45,7 @@ static void *receive(void *to)
     return NULL;
 }
 
-/* A call under way goes on to its end, although the handle is none any more. */
+/* A call under way goes on to its end, although the handle has ended. */
 static void in_a_call(void)
 {
     pthread_t thread;
@@ -91,7 +91,7 @@ static void *destroy(void *succeeded)
     return NULL;
 }
 
-/* Of several threads that destroy it, one does; those that use it are told. */
+/* If several threads destroy it, one succeeds; threads that use it get an error. */
 static void in_use(void)
 {
     pthread_t users[THREADS], destroyers[THREADS];

@@ -57,7 +57,7 @@ typedef enum {
     ncclNumTypes
 } ncclDataType_t;
 typedef enum { ncclScalarDevice, ncclScalarHostImmediate } ncclScalarResidence_t;
-/* The first version's; later ones have more. */
+/* The members of the first version; later ones have more. */
 typedef struct {
     size_t size;
     unsigned int magic, version;

@@ -24,7 +24,7 @@ static void *found(void *library, const char *name)
     return function;
 }
 
-/* In a process of its own, for some answers are no answers, and some never come. */
+/* In a process of its own, since some libraries crash, and some never return. */
 #define ANSWER(name, what, ...)                                                                    \
     do {                                                                                           \
         pid_t child = fork();                                                                      \
@@ -41,7 +41,7 @@ static void *found(void *library, const char *name)
         }                                                                                          \
     } while (0)
 
-/* What belongs to another library, which NCCL tells from its own by what is in it. */
+/* A communicator of another library: NCCL recognises its own by their contents. */
 static char foreign[1 << 20];
 
 static void about(void *library, ncclComm_t comm, const char *what)

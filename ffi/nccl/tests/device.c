@@ -23,7 +23,7 @@ static void sees(int of, int i, int32_t value, const char *what)
     require(seen[i] == value, what);
 }
 
-/* A call of all ranks in one group, which changes no context: that of nothing is current. */
+/* A call of all ranks in one group, which must leave the current context as it is: none. */
 #define TOGETHER(call)                                                                             \
     do {                                                                                           \
         SUCCEEDS(ncclGroupStart());                                                                \
@@ -47,7 +47,7 @@ static void call_of(int i)
                            STREAM));
 }
 
-/* An event of a call comes once it has run. */
+/* The event of a call occurs once the call has run. */
 static void record_an_event(void)
 {
     ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
@@ -107,7 +107,7 @@ static void destroy_in_a_call(void)
     SUCCEEDS(ncclCommDestroy(all[0]));
 }
 
-/* A communicator that is destroyed leaves once its calls have run, however late others come. */
+/* A destroyed communicator leaves once its calls have run, however late other ranks come. */
 static void leave_late(void)
 {
     struct timespec late = {3, 0};
@@ -138,7 +138,7 @@ static void abort_calls(void)
     SUCCEEDS(ncclCommAbort(all[1]));
 }
 
-/* The end of ranks comes after the calls of its group. */
+/* Ranks that end in a group end after the group's calls. */
 static void finalize_in_a_group(void)
 {
     SUCCEEDS(ncclCommInitAll(all, size, (int[RANKS]){0}));
@@ -157,7 +157,7 @@ static void finalize_in_a_group(void)
     }
 }
 
-/* Memory of a GPU is none of the host's. */
+/* Memory of a GPU is refused by a communicator of host memory. */
 static void refuse_on_the_host(void)
 {
     void *memory = (void *)(uintptr_t)recv[0];

@@ -29,7 +29,7 @@ static void shrink(int lost)
     SUCCEEDS(ncclCommDestroy(rest));
 }
 
-/* Waits for a rank that does not come, and has sent it nothing. */
+/* Waits for a message of a rank that never sends it. */
 static void *waits(void *of)
 {
     int32_t word = 0;
@@ -38,7 +38,7 @@ static void *waits(void *of)
     return NULL;
 }
 
-/* An abort ends a call of another thread, and lets go the other rank where there is none. */
+/* An abort ends a call of another thread, and releases the other rank, which is in no call. */
 static void abort_calls(void)
 {
     ncclComm_t all[2];
@@ -73,7 +73,7 @@ static int count(const char *path)
     return entries;
 }
 
-/* Nobody comes: the handle and the thread that waits end all the same. */
+/* Without any other rank, the handle and the thread that waits end all the same. */
 static void abort_a_meeting(void)
 {
     ncclUniqueId id;
@@ -96,7 +96,7 @@ static void abort_a_meeting(void)
     require(count("/proc/self/task") <= threads, "the end of a meeting that was aborted");
 }
 
-/* Splits and the end of a communicator that is not blocking go on in the background. */
+/* Splits, and the end of a nonblocking communicator, go on in the background. */
 static void in_the_background(void)
 {
     ncclUniqueId id;
@@ -136,7 +136,7 @@ static void in_the_background(void)
         SUCCEEDS(ncclCommDestroy(parts[i]));
         FAILS(ncclCommDestroy(parts[i]), ncclInvalidArgument, "no such communicator");
     }
-    /* One that nobody else calls ends by an abort, and this rank leaves the others. */
+    /* A split that no other rank makes ends by an abort, and this rank leaves the others. */
     require(ncclCommSplit(all[0], 0, 0, &late, NULL) == ncclInProgress, "a split");
     SUCCEEDS(ncclCommAbort(late));
     for (state = ncclInProgress; state == ncclInProgress; pause_briefly()) {
@@ -201,7 +201,7 @@ int main(int argc, char **argv)
     size = atoi(argv[3]);
     SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
     expect_sum(comm, rank, size * (size - 1) / 2, "a sum");
-    /* Nobody dies while others are in a call: its death would be that call's error. */
+    /* No rank may die while others are in a call: the call would fail for its death. */
     int32_t done = 1;
     if (rank < size - 1) {
         SUCCEEDS(ncclSend(&done, 1, ncclInt32, size - 1, comm, NULL));

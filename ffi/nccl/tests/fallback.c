@@ -12,7 +12,7 @@
  * often. */
 static int communicator = 7;
 static int asked;
-/* What the end of a group returns. */
+/* The result of the end of a group. */
 static ncclResult_t ended = ncclSuccess;
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -84,7 +84,7 @@ EXPORTED ncclResult_t ncclBroadcast(const void *send, void *recv, size_t count, 
     return ncclInvalidUsage;
 }
 
-/* As in NCCL, by its name: which may be another library's function. */
+/* Called by its name, as in NCCL: that may be another library's function. */
 EXPORTED ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root,
                                 ncclComm_t comm, cudaStream_t stream)
 {

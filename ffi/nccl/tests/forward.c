@@ -7,7 +7,7 @@
 
 #include <dlfcn.h>
 
-/* The handle that the other library gives, of which it knows that it is its own. */
+/* A handle that the other library has made, and recognises. */
 static ncclComm_t theirs(void)
 {
     void *library = dlopen(getenv("SPARK_CCL_NCCL_FALLBACK"), RTLD_NOW | RTLD_LOCAL);
@@ -28,11 +28,11 @@ int main(int argc, char **argv)
     char buffer[64] = {0};
     int number = 0;
     ncclWindow_t window = NULL;
-    /* Mapped by the program first: what it calls by name is then ours. */
+    /* Mapped by this program first, so the functions that it calls by name are ours. */
     ncclComm_t other = theirs();
     SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
 
-    /* What others have to make first. */
+    /* Objects that other functions have to make first. */
     require(ncclSignal(1, 0, 0, 0, comm, NULL) == ncclInvalidUsage, "a signal without a window");
     require(strstr(ncclGetLastError(comm), "ncclCommWindowRegister") != NULL, "why not");
     SUCCEEDS(ncclGroupStart());
@@ -47,12 +47,12 @@ int main(int argc, char **argv)
             "its words");
     require(ncclMemAlloc(NULL, 1) == ncclInvalidArgument, "a function without a communicator");
 
-    /* What is here is not sent there. */
+    /* Functions that this library has are not passed on. */
     SUCCEEDS(ncclCommCount(comm, &number));
     require(number == size, "the size of our communicator");
     expect_sum(comm, 1, size, "a sum");
 
-    /* A communicator of the other library's goes there, and back again by its own calls. */
+    /* A communicator of the other library is passed to it, also where it calls us with its own. */
     SUCCEEDS(ncclCommCount(other, &number));
     require(number == 77, "the size of a foreign communicator");
     require(strcmp(ncclGetLastError(other), "the error of its communicator") == 0, "its error");
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     require(ncclGroupEnd() == ncclInProgress, "what goes on in the background there");
     expect_sum(comm, 2, 2 * size, "another sum");
 
-    /* An abort does not wait for the other ranks there either. */
+    /* In the other library, too, an abort does not wait for the other ranks. */
     ncclComm_t part = NULL;
     SUCCEEDS(ncclCommSplit(comm, 0, rank, &part, NULL));
     SUCCEEDS(ncclCommWindowRegister(part, buffer, sizeof buffer, &window, 0));

@@ -71,7 +71,7 @@ static void operations(size_t count)
         require((int)scaled > (int)ncclAvg, "the number of a reduction");
         ncclRedOp_t ops[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg, scaled};
         for (int i = 0; i < 6; i++) {
-            /* Of the longest, each type has one. */
+            /* With the longest buffers, one reduction for each type. */
             if (count < MI || i == type % 6) {
                 reductions((ncclDataType_t)type, ops[i], count, root);
             }
@@ -125,7 +125,7 @@ static void refusals(void)
     require(strcmp(ncclGetErrorString(ncclSuccess), "no error") == 0, "words");
 }
 
-/* Of a group with a bad call nothing begins: nobody sends what it receives, or joins its ranks. */
+/* Nothing of a group with a bad call begins: no rank sends what it receives, or joins its ranks. */
 static void bad_groups(int right, int left)
 {
     int32_t own = rank, taken = -1;
@@ -154,7 +154,7 @@ static void bad_groups(int right, int left)
     FAILS(ncclGroupEnd(), ncclInvalidArgument, "no such communicator");
 }
 
-/* Nested and empty ones; collectives and messages in one; a bad call fails the whole. */
+/* Nested and empty groups; collectives and messages in one; a bad call fails the whole group. */
 static void groups(void)
 {
     int right = (rank + 1) % size, left = (rank + size - 1) % size;
@@ -180,7 +180,7 @@ static void groups(void)
     FAILS(ncclCommInitAll(&none, 1, &below), ncclInvalidArgument, "devlist");
 }
 
-/* The last rank joins what the others have split off. */
+/* The last rank joins the communicator that the others have split off. */
 static void grow(ncclComm_t part)
 {
     ncclComm_t grown = NULL;
@@ -203,12 +203,12 @@ static void grow(ncclComm_t part)
 
 static void parts(void)
 {
-    /* The communicator itself is not. */
+    /* The parts are blocking, although the communicator is not. */
     ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
     blocking.blocking = 1;
     ncclComm_t part = NULL, rest = NULL, none = comm;
     int last = size - 1, number;
-    /* The last rank is in none. */
+    /* The last rank is in no part. */
     SUCCEEDS(ncclCommSplit(comm, rank == last ? -1 : 0, -rank, rank == last ? &none : &part,
                            &blocking));
     require((part == NULL) == (rank == last) && (none == NULL) == (rank == last), "a split");
@@ -233,7 +233,7 @@ static void parts(void)
     }
 }
 
-/* Ranks of this process that are not blocking begin to meet at the end of their group. */
+/* Nonblocking ranks of this process begin to meet at the end of their group. */
 static void in_background(void)
 {
     ncclComm_t all[2];
@@ -257,7 +257,7 @@ static void in_background(void)
     FAILS(ncclCommDestroy(all[0]), ncclInvalidArgument, "no such communicator");
 }
 
-/* A reduction is that of the communicator that it was made for. */
+/* A reduction belongs to the communicator that it was made for. */
 static void own_reductions(const ncclComm_t *all)
 {
     float factor = 2, own = 1, sum = 0;
@@ -273,7 +273,7 @@ static void own_reductions(const ncclComm_t *all)
     }
 }
 
-/* All ranks are this process's. */
+/* All ranks are in this process. */
 static void threads(void)
 {
     ncclComm_t all[3];

@@ -20,7 +20,7 @@ static inline void require(int condition, const char *what)
 }
 
 #define SUCCEEDS(call) require((call) == ncclSuccess, #call)
-/* The refusal before has another message than the call's own. */
+/* The refusal before must leave another message than the call's own. */
 #define FAILS(call, code, word)                                                                    \
     do {                                                                                           \
         ncclSignal(0, 0, 0, 0, NULL, NULL);                                                        \
@@ -56,7 +56,7 @@ static inline ncclUniqueId meet(const char *path)
     return id;
 }
 
-/* Until a communicator is made. */
+/* Waits until a communicator is made. */
 static inline void await(ncclComm_t other)
 {
     ncclResult_t state = ncclInProgress;

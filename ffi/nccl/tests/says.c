@@ -59,7 +59,7 @@ int main(void)
 {
     int version = 0;
     rank = 0, size = 1;
-    /* In order with what the library writes there. */
+    /* Unbuffered, so that it is in order with the library's output. */
     setvbuf(stdout, NULL, _IONBF, 0);
     SUCCEEDS(ncclGetVersion(&version));
     printf("version %d\n", version);

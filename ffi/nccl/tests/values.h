@@ -39,7 +39,7 @@ static inline void encode(void *to, ncclDataType_t type, double value)
     memcpy(to, &bits, sizes[type]);
 }
 
-/* Element `i` of what a rank has. */
+/* Element `i` of a rank's values. */
 static inline double value(int of, size_t i) { return (double)(((size_t)of + i) % 3); }
 
 /* Element `i` of what all ranks have together; any other operation is a sum with a factor of 2. */
