@@ -46,9 +46,35 @@ impl ProtectionDomain {
         bytes: usize,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: the memory stays mapped as long as the region exists, and is accessed only in
-        // ways that allow for writes of peers, as long as one may write (this function's contract).
-        unsafe { MemoryRegion::of_host(self, start, bytes, access) }
+        let api = self.context().api();
+        let iova = start.as_ptr() as u64;
+        let memory = start.as_ptr().cast();
+        // SAFETY: `self` keeps the protection domain alive. The memory stays mapped as long as the
+        // region exists, and as long as peers may write there, nothing refers to it or conflicts
+        // with them (this function's contract).
+        let (call, raw) = unsafe {
+            if access.contains(Access::RELAXED_ORDERING) {
+                // `ibv_reg_mr` rejects flags that a device may ignore.
+                let register = api.ibv_reg_mr_iova2()?;
+                (
+                    "ibv_reg_mr_iova2",
+                    register(self.raw(), memory, bytes, iova, access.bits()),
+                )
+            } else {
+                let flags = access.bits() as i32;
+                (
+                    "ibv_reg_mr",
+                    (api.ibv_reg_mr)(self.raw(), memory, bytes, flags),
+                )
+            }
+        };
+        let subject = || format!("{bytes} bytes at {iova:#x} on {}", self.context().name());
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            failed(call, subject(), |errno| {
+                hints::register(errno, bytes, access)
+            })
+        })?;
+        Ok(MemoryRegion::made(self, raw, (iova, bytes, access)))
     }
 
     /// Registers `bytes` bytes of a dma-buf, from `offset` on. A dma-buf may be memory of a GPU. In
@@ -74,86 +100,26 @@ impl ProtectionDomain {
         iova: u64,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: every mapping of the dma-buf stays as long as the region exists, and is accessed
-        // only in ways that allow for writes of peers, as long as one may write (this function's
-        // contract).
-        unsafe { MemoryRegion::of_dmabuf(self, fd, offset, bytes, iova, access) }
-    }
-}
-
-impl MemoryRegion {
-    /// # Safety
-    ///
-    /// The memory stays mapped as long as the region exists. As long as a peer may write it, it is
-    /// accessed only in ways that allow for such writes, and no reference to it exists.
-    unsafe fn of_host(
-        domain: &ProtectionDomain,
-        start: NonNull<u8>,
-        bytes: usize,
-        access: Access,
-    ) -> Result<MemoryRegion, Error> {
-        let api = domain.context().api();
-        let iova = start.as_ptr() as u64;
-        let memory = start.as_ptr().cast();
-        // SAFETY: `domain` keeps the protection domain alive. The memory stays mapped as long as
-        // the region exists, and as long as peers may write there, nothing refers to it or
-        // conflicts with them: this function requires that.
-        let (call, raw) = unsafe {
-            if access.contains(Access::RELAXED_ORDERING) {
-                // `ibv_reg_mr` rejects flags that a device may ignore.
-                let register = api.ibv_reg_mr_iova2()?;
-                (
-                    "ibv_reg_mr_iova2",
-                    register(domain.raw(), memory, bytes, iova, access.bits()),
-                )
-            } else {
-                let flags = access.bits() as i32;
-                (
-                    "ibv_reg_mr",
-                    (api.ibv_reg_mr)(domain.raw(), memory, bytes, flags),
-                )
-            }
-        };
-        let subject = || format!("{bytes} bytes at {iova:#x} on {}", domain.context().name());
-        let raw = NonNull::new(raw).ok_or_else(|| {
-            failed(call, subject(), |errno| {
-                hints::register(errno, bytes, access)
-            })
-        })?;
-        Ok(Self::made(domain, raw, (iova, bytes, access)))
-    }
-
-    /// # Safety
-    ///
-    /// Every mapping of the dma-buf stays as long as the region exists. As long as a peer may write
-    /// the memory, it is accessed only in ways that allow for such writes, and no reference to it
-    /// exists.
-    unsafe fn of_dmabuf(
-        domain: &ProtectionDomain,
-        fd: BorrowedFd<'_>,
-        offset: u64,
-        bytes: usize,
-        iova: u64,
-        access: Access,
-    ) -> Result<MemoryRegion, Error> {
-        let register = domain.context().api().ibv_reg_dmabuf_mr()?;
+        let register = self.context().api().ibv_reg_dmabuf_mr()?;
         let flags = access.bits() as i32;
-        // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor
+        // SAFETY: `self` keeps the protection domain alive, and the borrow keeps the descriptor
         // open. Every mapping of the dma-buf stays as long as the region exists, and as long as
-        // peers may write there, nothing refers to it or conflicts with them: this function
-        // requires that.
-        let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
+        // peers may write there, nothing refers to it or conflicts with them (this function's
+        // contract).
+        let raw = unsafe { register(self.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
         let subject = || {
             format!(
                 "{bytes} bytes at {offset} of a dma-buf on {}",
-                domain.context().name()
+                self.context().name()
             )
         };
         let raw = NonNull::new(raw)
             .ok_or_else(|| failed("ibv_reg_dmabuf_mr", subject(), hints::dmabuf))?;
-        Ok(Self::made(domain, raw, (iova, bytes, access)))
+        Ok(MemoryRegion::made(self, raw, (iova, bytes, access)))
     }
+}
 
+impl MemoryRegion {
     /// A region that libibverbs has registered, with its address, length and access.
     fn made(
         domain: &ProtectionDomain,
