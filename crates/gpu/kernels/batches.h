@@ -24,7 +24,7 @@ DEVICE void write_to(To to, u64 first, const Batch<Protocol>& written) {
     }
 }
 
-// The batch of a buffer that begins with this word, with zeros for what is behind the buffer's end.
+// The batch of a buffer that begins with this word, with zeros behind the buffer's end.
 template <class Protocol>
 DEVICE Batch<Protocol> read_batch(Span<const u8> span, u64 first) {
     auto* words = (const u64*)span.start;
@@ -40,7 +40,7 @@ DEVICE Batch<Protocol> read_batch(Span<const u8> span, u64 first) {
     return read_from<Protocol>(Checked<const u8>{span}, first);
 }
 
-// Writes what is within the buffer.
+// Writes the part of a batch that is within the buffer.
 template <class Protocol>
 DEVICE void write_batch(Span<u8> span, u64 first, const Batch<Protocol>& written) {
     auto* words = (u64*)span.start;

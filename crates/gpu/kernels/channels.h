@@ -1,31 +1,30 @@
-// What kernels that pass messages between pairs of ranks share with Rust: `src/channels.rs` has the same
-// structures and numbers.
+// The structures and numbers that message kernels share with Rust; `src/channels.rs` has the same.
 #pragma once
 
 #include "machine.h"
 
-// A strand has a slot for each of the last batches.
+// How many slots a strand has: one for each of its last batches.
 const u32 TURNS = 8;
 
-// Between this rank and a peer, in this rank's scratch. A channel has strands, which pass batches
-// independently of each other: the numbers of a strand's batches count from 1, on all messages so far.
+// The channel between this rank and a peer, in this rank's scratch. It has strands, which pass batches independently of
+// each other. A strand's batches are numbered from 1, over all messages so far.
 struct Channel {
-    // Written by the peer: what it sends to this rank.
+    // Written by the peer: the batches that it sends to this rank.
     u8 slots[STRANDS][TURNS][SLOT_OF_LINES];
     // Written by the peer: how many of this rank's batches it has taken out of its slots, in multiples
     // of `TURNS / 2`. The second word of each is unused.
     Pair credits[STRANDS];
 };
 
-// What this rank has counted of a channel, in device memory, so that a graph that is launched again continues where the
-// last launch has ended.
+// This rank's counts of a channel, in device memory, so that a graph that is launched again continues where the last
+// launch has ended.
 struct Counts {
     // How many batches this rank has sent and received.
     u64 sent[STRANDS];
     u64 received[STRANDS];
     // How many claims the sender's warps have made for all messages so far: each strand's own copy.
     u64 claimed[STRANDS];
-    // How many messages it has received.
+    // How many messages this rank has received.
     u64 messages;
     // Counts the claims of all the sender's warps.
     u64 claims;
@@ -37,11 +36,11 @@ struct Flow {
     u8 peer;
     // Not 0 if this rank sends them.
     u8 is_sent;
-    // Which of the launch's messages.
+    // The first of its messages, among those of the launch.
     u8 begin;
     u8 end;
-    // How many warps pass them: a power of two, and no more than there are strands. The two ends need not have
-    // as many.
+    // How many warps pass them: a power of two, and no more than there are strands. The two ends may have different
+    // numbers.
     u32 warps;
 };
 
@@ -49,7 +48,8 @@ struct Flow {
 struct Message {
     u8* start;
     u64 bytes;
-    // The signature: what sender and receiver must have alike. Equal ones have equal lengths.
+    // The signature, which must be the same at sender and receiver. Messages with equal signatures
+    // have equal lengths.
     u64 words[2];
 };
 
@@ -63,7 +63,7 @@ struct Launch {
     Member member;
     // Where the channels are in each rank's scratch: one for each rank.
     u64 channels;
-    // Of the channel with each rank.
+    // The counts of the channel with each rank.
     Counts* counts;
     u64 flows;
     Flow flow[FLOWS];

@@ -1,12 +1,13 @@
-// The operations, as what each warp does in them.
+// The operations: the work of each warp.
 #pragma once
 
 #include "reduction.h"
 #include "session.h"
 
-// Multiplies by this rank's factor, if it has one of its own, before anything else. One that all
-// share is applied by who reduces: what is sent is what the rank has. One in memory is read for
-// each batch, which takes no register in between: nobody writes it before the kernel has ended.
+// Multiplies by this rank's factor, if it has its own, before anything else. A factor that all
+// ranks share is applied by the rank that reduces, and data are sent as they are. A factor in
+// memory is read for each batch, so it takes no register in between; nobody writes it before the
+// kernel has ended.
 template <class Protocol>
 DEVICE void scale(const Call& call, Batch<Protocol>& batch) {
     if (!is_own(call.scaling)) {
@@ -21,12 +22,12 @@ DEVICE void scale(const Call& call, Batch<Protocol>& batch) {
 
 DEVICE bool has(u32 ranks, u32 rank) { return ranks >> rank & 1; }
 
-// What goes to a rank: nothing, if the input does not go there.
+// The part of the input that goes to a rank; nothing, if none goes there.
 DEVICE Span<const u8> source(const Call& call, u32 rank) {
     return {call.input + rank * call.input_stride, has(call.to, rank) ? call.bytes : 0};
 }
 
-// Writes the reduction of what all ranks have for this one.
+// Writes the reduction of the data that all ranks have for this one.
 struct IntoOne {
     template <class Protocol>
     DEVICE static void prepare(const Call& call, Batch<Protocol>& batch) {
@@ -43,7 +44,7 @@ struct IntoOne {
     }
 };
 
-// The same of one type's plain sums.
+// As `IntoOne`, for plain sums of one type.
 template <class Type>
 struct IntoSum {
     template <class Protocol>
@@ -59,7 +60,7 @@ struct IntoSum {
     }
 };
 
-// Writes what each rank has for this one, side by side.
+// Writes the data that each rank has for this one, side by side.
 struct SideBySide {
     template <class Protocol>
     DEVICE static void prepare(const Call&, Batch<Protocol>&) {}
@@ -77,16 +78,15 @@ struct SideBySide {
     }
 };
 
-// Each rank sends something to some, and takes what it receives: all operations, all_reduce by one shot.
-// A batch is written to the output only after all that was in the same place of the input has been
-// read, by the same lane.
+// Each rank sends to some ranks, and takes what it receives: this does all operations, all_reduce by one shot. A lane
+// writes a batch to the output only after it has itself read the same place of the input.
 template <class Protocol, class Take, u32 RANKS>
 struct Exchange {
     const Member& member;
     const Call& call;
     Session<Protocol, RANKS> session;
     u32 batches;
-    // What is sent next is on its way from memory while other things are waited for.
+    // The next batch to send is on its way from memory while the warp waits for other things.
     Batch<Protocol> next;
 
     DEVICE explicit Exchange(const Arguments& arguments)
@@ -111,15 +111,15 @@ struct Exchange {
     }
 
 private:
-    // A rank that is alone has only its own block.
+    // The first peer; without peers, this rank, which has only its own block.
     DEVICE u32 first_peer() const { return member.rank == 0 && session.ranks() > 1 ? 1 : 0; }
-    // What goes to the first peer, which may be the same for all, or for another one alone.
+    // The part of the input that goes to the first peer.
     DEVICE Span<const u8> first() const {
         return {call.input + first_peer() * call.input_stride, call.to != 0 ? call.bytes : 0};
     }
 
     DEVICE void send(u32 turn) {
-        // It is sent from the registers that the next one is read to: a copy of it would wait for that.
+        // Sent from the registers into which the next batch is read: a copy would wait for that read.
         Take::prepare(call, next);
         RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
             if (place != session.own_place()) {
@@ -157,7 +157,7 @@ private:
     }
 };
 
-// By the kernel for this number of ranks.
+// The exchange for this number of ranks.
 template <class Protocol, class Take>
 DEVICE void exchange(const Arguments& arguments) {
     if (arguments.member.ranks == 2) {
@@ -167,8 +167,8 @@ DEVICE void exchange(const Arguments& arguments) {
     }
 }
 
-// Two rounds for each batch: in the first, each rank reduces its block of the buffer; in the second,
-// it sends that to all.
+// Two rounds for each batch: in the first, each rank reduces its block of the buffer; in the second, it sends the
+// result to all.
 template <class Protocol>
 struct TwoShots {
     const Arguments& arguments;

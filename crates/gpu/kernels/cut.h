@@ -17,14 +17,14 @@ struct Cut {
     DEVICE static u64 first_word(u32 batch) {
         return batch == 0 ? 0 : SIGNED + (u64)(batch - 1) * Protocol::WORDS;
     }
-    // What the first batch has of a buffer.
+    // The part of a buffer that is in the first batch.
     template <class Byte>
     DEVICE static Span<Byte> beginning(Byte* start, u64 bytes) {
         return {start, bytes < SIGNED * 8 ? bytes : SIGNED * 8};
     }
 };
 
-// The words of the first batch: those of the buffer, and behind them the signature.
+// The words of the first batch: the buffer's, and behind them the signature.
 template <class Protocol, class From>
 struct WithSignature {
     From from;
@@ -36,7 +36,7 @@ struct WithSignature {
     }
 };
 
-// Takes only the signature out of the first batch. What a lane does not have stays 0.
+// Takes only the signature out of the first batch. A word that a lane does not have stays 0.
 template <class Protocol>
 struct OnlySignature {
     u64* words;

@@ -4,7 +4,7 @@
 
 #include "machine.h"
 
-// The same types are computed in `Number`; `Bits` is what stands in memory.
+// A type that is in memory as `Bits`, and computed as `Number`.
 template <class B, class N>
 struct Integer {
     static const bool IN_PAIRS = false;
@@ -19,7 +19,7 @@ struct Integer {
     DEVICE static Number smaller(Number a, Number b) { return a < b ? a : b; }
 };
 
-// NaN wins, and +0 is larger than -0. A GPU has instructions for `float`, which machine.h has.
+// NaN wins, and +0 is larger than -0. For `float`, machine.h has a GPU's own instructions.
 template <class Number>
 DEVICE Number larger_of(Number a, Number b) {
     Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
@@ -67,7 +67,7 @@ struct Brain : Float<u16, float> {
         return (u16)((is_nan(number) ? 0x7fc00000 : rounded) >> 16);
     }
 
-    // Two are packed at once.
+    // Two elements are packed at once.
     static const bool IN_PAIRS = true;
     DEVICE static u32 pack_two(float low, float high) { return to_brains<Brain>(low, high); }
 };

@@ -1,10 +1,10 @@
-// How a kernel says why its rank has failed.
+// How a kernel reports why its rank has failed.
 #pragma once
 
 #include "machine.h"
 
-// Makes the rank fail, for good, unless it has already.
-// It is rare, and would be in the way of what is not.
+// Makes the rank fail, for good, unless it has already. Not inlined: it is rare, and would take
+// registers from the common path.
 NOT_INLINED void fail(const Member& member, const Failure& failure) {
     if (exchange_word(&member.state->failed, 1) != 0) {
         return;

@@ -1,4 +1,4 @@
-// What the kernels and Rust share: `src/layout.rs` has the same structures and numbers.
+// The structures and numbers that the kernels and Rust share; `src/layout.rs` has the same.
 #pragma once
 
 typedef unsigned char u8;
@@ -7,7 +7,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 const u32 MAX_RANKS = 8;
-// CTAs of a kernel, and warps of a CTA, at most.
+// The most CTAs of a kernel, and the most warps of a CTA.
 const u32 MAX_CTAS = 32;
 const u32 MAX_WARPS = 16;
 const u32 WARPS = MAX_CTAS * MAX_WARPS;
@@ -17,7 +17,7 @@ const u32 DEPTH = 8;
 const u32 SLOT_OF_PACKETS = 512;
 const u32 SLOT_OF_LINES = 2048;
 
-// What ranks must agree on in an operation has two packets, in one of two places for each peer.
+// The bytes of a signature: two packets. Each peer has two places for it.
 const u32 SIGNATURE = 32;
 const u32 SIGNATURES = 2 * MAX_RANKS * SIGNATURE;
 
@@ -30,11 +30,12 @@ struct Rounds {
     u64 claims;
 };
 
-// What a rank's kernels leave for the next ones, in device memory: warps load it at once.
+// The state that a rank's kernels leave for the next ones, in device memory. A warp loads it in one
+// access.
 struct State {
     // How many operations have been done.
     u64 operations;
-    // Not 0 once one has failed. Kernels then do nothing.
+    // Not 0 once an operation has failed. Kernels then do nothing.
     u32 failed;
     // Not 0 once the host has ended all waits. Kernels that begin then do nothing.
     u32 ended;
@@ -42,7 +43,7 @@ struct State {
     u64 claims;
 };
 
-// What the host tells kernels that wait, in its memory.
+// The host's words to kernels that wait, in the host's memory.
 struct Control {
     // Not 0 to end all waits.
     u64 abort;
@@ -55,21 +56,21 @@ struct Failure {
     // Written last. The lowest byte is the `Reason`; above are the peer (8 bits), the warp (16) and the
     // round (32).
     u64 what;
-    // Which operation it was, by its number; or which of the peer's messages.
+    // The number of the operation, or of the peer's message.
     u64 operation;
     // The patience that has ended.
     u64 patience;
-    // What this rank and the peer have signed.
+    // The words that this rank and the peer have signed.
     u64 own[2];
     u64 theirs[2];
     u64 unused;
 };
 
-// What a rank has of its communicator.
+// A rank's part in its communicator.
 struct Member {
-    // Each rank's scratch, at the address that this rank's GPU has for it.
+    // Each rank's scratch, by its address on this rank's GPU.
     u8* scratch[MAX_RANKS];
-    // Of each warp, in device memory.
+    // The rounds of each warp, in device memory.
     Rounds* rounds;
     State* state;
     const Control* control;
@@ -82,17 +83,17 @@ struct Member {
 struct Call {
     const u8* input;
     u8* output;
-    // The length of what goes to a rank, in bytes.
+    // The bytes that go to a rank.
     u64 bytes;
-    // From the start of what goes to one rank to that of what goes to the next, in `input`: 0 where
-    // all get the same.
+    // The distance, in `input`, between the parts for two adjacent ranks; 0 if all get the same.
     u64 input_stride;
-    // The same in `output`, of what comes from them: 0 where there is only one.
+    // The distance, in `output`, between the parts from two adjacent ranks; 0 if there is only one
+    // part.
     u64 output_stride;
-    // The signature: what all ranks must have alike.
+    // The signature, which must be the same on all ranks.
     u64 words[2];
-    // By `scaling`: the bits of an element by which those of `input` are multiplied first; or those
-    // of a `double`, by which every rank's elements are multiplied as they are reduced.
+    // By `scaling`: the bits of an element, by which the elements of `input` are multiplied first;
+    // or the bits of a `double`, by which every rank's elements are multiplied as they are reduced.
     u64 factor;
     // `Scaling`.
     u32 scaling;
@@ -112,10 +113,10 @@ struct Arguments {
     Call call;
 };
 
-// Which elements a factor is for: none; this rank's, where the products are rounded before they go
-// anywhere, as other ranks have other factors; all ranks', where the products are added as they
-// are; or this rank's by a factor that is in memory, whose address the call has, and which is read
-// when the kernel runs.
+// The elements that a factor is for: none; this rank's, whose products are rounded before they are
+// sent, since other ranks have other factors; all ranks', whose products are added without
+// rounding; or this rank's, by a factor in memory that the kernel reads, and whose address the call
+// has.
 enum Scaling : u32 { PLAIN = 0, OWN = 1, SHARED = 2, OWN_IN_MEMORY = 3 };
 
 enum Reason : u32 { LATE = 1, ABORTED = 2, MISMATCH = 3, OTHER_MESSAGE = 4 };

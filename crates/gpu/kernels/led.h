@@ -1,10 +1,10 @@
-// Exchanges of two ranks in which one leads: its warps take batches as they come to them, and the other's
-// follow. GPUs do not serve all their multiprocessors alike where a link is full, so batches that are dealt
-// out beforehand leave the link half idle until the last warp has done its own.
+// Exchanges of two ranks in which one leads: its warps claim batches at run time, and the other rank's warps follow. On
+// a full link, GPUs do not serve all their multiprocessors equally, so batches that are dealt out beforehand leave the
+// link half idle until the slowest warp has done its own.
 //
-// In a round, the leader sends a batch and its number, and the follower answers with the same batch of its
-// own, or with flags alone. A last round, without an answer, says that no batch is left. Where only one rank
-// has something for the other, it leads: its batches are read ahead.
+// In a round, the leader sends a batch and its number, and the follower answers with the same batch of its own, or with
+// flags alone. A last round, without an answer, says that no batch is left. If only one rank has data for the other,
+// that rank leads: its batches are read ahead.
 #pragma once
 
 #include "collectives.h"
@@ -16,7 +16,7 @@ struct LedExchange {
     Session<Lines, 2> session;
     // The number of all batches.
     u32 batches;
-    // The claims of all operations before in which this rank has led.
+    // How many claims there were in all earlier operations that this rank has led.
     u64 claims;
 
     DEVICE explicit LedExchange(const Arguments& arguments)
@@ -39,12 +39,12 @@ private:
 
     DEVICE u32 peer() const { return member.rank ^ 1; }
 
-    // Rank 0 does where both send.
+    // If both send, rank 0 leads.
     DEVICE bool leads() const {
         return has(call.to, peer()) && (member.rank == 0 || !has(call.from, peer()));
     }
 
-    // What is sent next is on its way from memory while answers are waited for, and so is the claim after it.
+    // The next batch to send is on its way from memory while the warp waits for answers, and so is the claim after it.
     DEVICE bool lead(u32& sent) {
         u32 received = 0, number = claimed(claim());
         u64 later = claim();
@@ -94,7 +94,7 @@ private:
             pair[0] = read(peer(), number);
             Take::prepare(call, pair[0]);
             send(round, pair[0], number);
-            // What it keeps is not always what it has sent.
+            // The data that stay here are not always the data that were sent.
             if (call.input_stride != 0 || !has(call.to, peer())) {
                 pair[0] = read(member.rank, number);
                 Take::prepare(call, pair[0]);
@@ -111,11 +111,11 @@ private:
         }
     }
 
-    // One lane claims, and all learn what.
+    // One lane claims a batch, and all lanes learn which.
     DEVICE u64 claim() const { return lane_of(0) == 0 ? count_up(&member.state->claims) : 0; }
     DEVICE u32 claimed(u64 claim) const { return from_lane((u32)(claim - claims), 0); }
 
-    // A batch of what goes to a rank; nothing where there is none of this number.
+    // A batch of the data for a rank; empty if there is none with this number.
     DEVICE Batch<Lines> read(u32 rank, u32 number) const {
         return session.read(source(call, rank), number);
     }

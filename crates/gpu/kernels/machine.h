@@ -1,12 +1,12 @@
-// What the protocols need of the machine: of a GPU, or, in tests, of a host's threads, each of which
-// plays all lanes of a warp.
+// The functions that the protocols need of a GPU. In tests, threads of a host have them, and each thread plays all
+// lanes of a warp.
 #pragma once
 
 #include "layout.h"
 
 const u32 LANES = 32;
 
-// What one memory access of a lane moves.
+// The 16 bytes that one memory access of a lane moves.
 struct Pair {
     u64 first;
     u64 second;
@@ -15,14 +15,14 @@ struct Pair {
 #ifdef __CUDACC__
 
 #define DEVICE __device__ __forceinline__
-// A function of which there is one copy.
+// A function that is not inlined.
 #define NOT_INLINED __device__ __noinline__
 #define UNROLL _Pragma("unroll")
 // Loops over ranks would be most of the code if they were unrolled.
 #define ROLLED _Pragma("unroll 1")
-// Within a session: over the slots of peers.
+// A loop within a session, over the slots of peers.
 #define PEERS_AT_ONCE _Pragma("unroll AT_ONCE")
-// Of two ranks, what each has is in registers, which only loops that are unrolled can index.
+// With two ranks, the data of each are in registers, which only unrolled loops can index.
 #define RANKS_AT_ONCE _Pragma("unroll (RANKS == 2 ? 2 : 1)")
 #define WORDS_AT_ONCE _Pragma("unroll (RANKS == 2 ? 8 : 2)")
 
@@ -34,8 +34,8 @@ const u32 STRANDS = 256;
 // A message of more batches is shared out among the sender's warps while they run.
 const u32 DEALT_OUT = 8 * STRANDS;
 
-// A wait looks at the clock and at the host's memory once in this number of polls: the latter takes
-// longer than a poll.
+// A wait looks at the clock and at the host's memory once in this number of polls, since a look at
+// the host's memory takes longer than a poll.
 const u32 POLLS = 1024;
 
 DEVICE u32 lane_of(u32) { return threadIdx.x % LANES; }
@@ -45,22 +45,23 @@ DEVICE u32 warps_of_cta() { return blockDim.x / LANES; }
 DEVICE u32 ctas() { return gridDim.x; }
 DEVICE u32 thread() { return threadIdx.x; }
 DEVICE u32 threads() { return blockDim.x; }
-// Whether any thread of the CTA says so. What all of them did before is done before what they do next.
+// Whether any thread of the CTA says so. Orders all that the threads did before it before all that they do after it.
 DEVICE bool any_thread(bool value) { return __syncthreads_or(value); }
 
-// What a lane has.
+// The value that a lane has.
 DEVICE u32 from_lane(u32 value, u32 lane) { return __shfl_sync(~0u, value, lane); }
 DEVICE bool any_lane(bool value) { return __any_sync(~0u, value); }
-// The bits that any lane has.
+// The bits that are set in any lane.
 DEVICE u64 bits_of_lanes(u64 value) {
     u64 high = __reduce_or_sync(~0u, (u32)(value >> 32));
     return high << 32 | __reduce_or_sync(~0u, (u32)value);
 }
-// All lanes have come here, and what they did before is done before what they do next.
+// Waits for all lanes of the warp, and orders all that they did before it before all that they do
+// after it.
 DEVICE void converge() { __syncwarp(); }
 
-// Each half of a pair is read or written at once. A line, which is 128 bytes that eight lanes access
-// by the same instruction, is, too, within a GPU and over NVLink.
+// Each half of a pair is read or written as a whole. So is a line (128 bytes that eight lanes access by the same
+// instruction) within a GPU and over NVLink.
 DEVICE Pair load_pair(const void* from) {
     Pair pair;
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
@@ -75,7 +76,7 @@ DEVICE void store_pair(void* to, Pair pair) {
                  : "l"(to), "l"(pair.first), "l"(pair.second)
                  : "memory");
 }
-// Both halves are.
+// Loads a pair as a whole, both halves together.
 DEVICE Pair load_whole(const void* from) {
     Pair pair;
     asm volatile("{ .reg .b128 pair; ld.relaxed.sys.global.b128 pair, [%2]; mov.b128 {%0, %1}, pair; }"
@@ -101,7 +102,7 @@ DEVICE u32 load_word(const u32* from) {
 DEVICE void store_word(u32* to, u32 value) {
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
 }
-// What was stored before it was released is there for this thread.
+// Everything that was stored before the value was released is there for this thread.
 DEVICE u64 acquire_long(const u64* from) {
     u64 value;
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
@@ -110,17 +111,19 @@ DEVICE u64 acquire_long(const u64* from) {
 DEVICE void store_long(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
 }
-// What this thread has stored before is there for all who see the value.
+// Everything that this thread has stored before is there for all threads that see the value.
 DEVICE void release_long(u64* to, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
 }
-// What this thread has stored before is there for all who see what it then stores fenced.
+// Everything that this thread has stored before is there for all threads that see its later
+// `store_fenced`.
 DEVICE void fence() { asm volatile("fence.acq_rel.sys;" : : : "memory"); }
 DEVICE void store_fenced(u64* to, u64 value) { store_long(to, value); }
 DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
-// What was there before one is added.
+// Adds one, and returns the value before.
 DEVICE u64 count_up(u64* at) { return atomicAdd(at, 1ull); }
-// The same, and what those have stored who counted before is there for this thread.
+// As `count_up`; and everything that threads have stored before they counted is there for this
+// thread.
 DEVICE u64 count_up_in_order(u64* at) {
     u64 before;
     asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], 1;"
@@ -146,7 +149,7 @@ DEVICE u64 nanoseconds() {
 }
 DEVICE void between_polls() {}
 
-// Rounded, also where a sum follows.
+// A product that is rounded, even if a sum follows.
 DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
 DEVICE double product(double a, double b) { return __dmul_rn(a, b); }
 
@@ -167,7 +170,7 @@ DEVICE float smaller_of(float a, float b) {
     return smaller;
 }
 
-// The smaller one of each half, as signed integers.
+// The smaller value of each half, as signed integers.
 DEVICE u32 smaller_halves(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 900
     u32 smaller;

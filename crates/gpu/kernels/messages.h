@@ -1,18 +1,18 @@
-// Messages between pairs of ranks, as what each warp does for them.
+// Messages between pairs of ranks: the work of each warp.
 //
 // A message is cut into batches, which go to the strands of the pair's channel in turn. Of a launch's
 // warps, each passes the batches of some strands of one flow: sends them, or receives them. It has nothing to do
 // with other flows, so no message waits for one of another pair or of the other direction. The batches of a long
 // message are not dealt out beforehand: see `share_out`.
 //
-// A batch is written into a slot of its strand, with its number as flags. The slot before it had the
-// number that is `TURNS` lower, so what flags are compared with is at most one turn old, and numbers may
-// wrap. Before it sends a number, the sender has seen that the receiver has taken all up to `TURNS`
-// before it, which are the strand's *credits*: so the slot is free. The receiver gives them for `TURNS / 2` batches
-// at once, when all its lanes have these in registers: the branch before the store depends on a vote on what they have
-// read, and so does the sender's store on the credits. No GPU stores before such a branch is decided, so no later store
-// of the sender's can have been read instead. The memory model asks for a release and an acquire here; a release
-// also waits for all that its thread has stored, and 1 GiB took 4.5 ms instead of 3.2.
+// A batch is written into a slot of its strand, with its number as flags. The batch before in the same slot had a
+// number that is lower by `TURNS`, so flags are at most one turn old, and numbers may wrap. Before it sends a number,
+// the sender has seen that the receiver has taken all up to `TURNS` before it, which are the strand's *credits*: so the
+// slot is free. The receiver gives them for `TURNS / 2` batches at once, when all its lanes have these in registers:
+// the branch before the store depends on a vote on the data that they have read, and the sender's store depends on the
+// credits in the same way. No GPU stores before a branch that it depends on is decided, so the lanes cannot have read a
+// later store of the sender. The memory model asks for a release and an acquire here; a release also waits for
+// everything that its thread has stored, and 1 GiB took 4.5 ms instead of 3.2.
 //
 // No two warps wait for each other. Of all batches between a pair that have not been received, the first is
 // the next one of both its warps, as each takes its batches in their order, on all messages; where they are shared out,
@@ -32,17 +32,18 @@ struct Passage {
     const Flow& flow;
     // The flow's messages.
     const Message* messages;
-    // Between this rank and the peer, in this rank's scratch and in the peer's.
+    // The channel between this rank and the peer: in this rank's scratch, and in the peer's.
     Channel& own;
     Channel& theirs;
     Counts& counts;
     // Which of the flow's warps this is: it has every `flow.warps`-th strand.
     u32 warp;
-    // Not 0 if the rank has failed before, or its waits were ended; it is on its way from memory while other things are.
+    // Not 0 if the rank has failed before, or its waits were ended. Loaded early, so that the load overlaps with
+    // others.
     u64 failed;
     // Whether this launch has claimed batches.
     bool has_claimed;
-    // The credits that were seen last, and of which strand.
+    // The credits that were seen last, and their strand.
     u32 credited;
     u64 credits;
     Patience patience;
@@ -74,8 +75,8 @@ private:
         return ((Channel*)(member.scratch[rank] + channels))[peer];
     }
 
-    // Whether a message's batches are shared out while it is sent. GPUs do not serve all their multiprocessors alike
-    // where a link is full, so that some warps would be done with their batches long before others.
+    // Whether a message's batches are shared out while it is sent. On a full link, GPUs do not serve all their
+    // multiprocessors equally, so some warps would be done with their batches long before others.
     DEVICE static bool is_shared_out(u32 batches) {
         return Protocol::HAS_NOTES && batches > DEALT_OUT;
     }
@@ -85,7 +86,7 @@ private:
         if (is_shared_out(batches)) {
             return share_out(message, batches);
         }
-        // What is sent next is on its way from memory while credits are waited for.
+        // The next batch to send is on its way from memory while the warp waits for credits.
         Batch<Protocol> next = read(message, warp);
         ROLLED for (u32 batch = warp; batch < batches; batch += flow.warps) {
             Batch<Protocol> sent = next;
@@ -126,7 +127,7 @@ private:
             } else {
                 batch += flow.warps;
             }
-            // It is sent from the registers that the next one is read to: a copy of it would wait for that.
+            // Sent from the registers into which the next batch is read: a copy would wait for that read.
             next = read(message, batch);
         }
         ROLLED for (u32 end = turn + strands(); turn < end; turn++) {
@@ -214,7 +215,7 @@ private:
         const u8* slot = own.slots[strand][number % TURNS];
         bool has_come = wait(strand, number, [&](bool again) {
             if constexpr (Protocol::HAS_GLANCES) {
-                // A message that is a warp's only batch would take longer.
+                // Not for a message with a single batch for the warp, which would take longer.
                 if (again && !is_first && !Protocol::glance(slot, number)) {
                     return false;
                 }
@@ -236,7 +237,7 @@ private:
         return has_come;
     }
 
-    // Whether the peer has signed the same; otherwise says what.
+    // Whether the peer has signed the same; otherwise reports both signatures.
     DEVICE bool agrees(const Message& message, u32 place, const Batch<Protocol>& received) const {
         u64 seen[2] = {0, 0};
         write_to<Protocol>(OnlySignature<Protocol>{seen}, 0, received);
@@ -281,14 +282,14 @@ private:
         return numbers[batch % STRANDS] + 1 + batch / STRANDS;
     }
 
-    // How many strands are this warp's, which one has its turn, and the number there.
+    // How many strands this warp has, which of them has its turn, and the number there.
     DEVICE u32 strands() const { return STRANDS / flow.warps; }
     DEVICE u32 strand_of(u32 turn) const { return warp + turn % strands() * flow.warps; }
     DEVICE u64 number_of_turn(const u64* numbers, u32 turn) const {
         return numbers[strand_of(turn)] + 1 + turn / strands();
     }
 
-    // Counts what this warp has sent in turns, and what all have claimed.
+    // Counts the batches that this warp has sent in turns, and the claims of all warps.
     DEVICE void count_shared(u32 turns, u64 claims) const {
         converge();
         for (u32 i = 0; i < HELD; i++) {
@@ -321,8 +322,8 @@ private:
         converge();
     }
 
-    // Polls until all lanes have what they wait for. That is in vain where the rank has failed. A poll knows whether
-    // one was in vain.
+    // Polls until all lanes have got their data, or the rank has failed. The poll function is told whether polls were
+    // in vain before.
     template <class Poll>
     DEVICE bool wait(u32 strand, u64 number, Poll poll) {
         for (bool again = false;; again = true) {

@@ -1,4 +1,4 @@
-// How long a warp waits: looks at times whether to end a wait, and says why.
+// How long a warp waits: checks now and then whether to end a wait, and reports why.
 #pragma once
 
 #include "failure.h"
@@ -11,11 +11,11 @@ struct Patience {
 
     DEVICE explicit Patience(const Member& member) : member(member), since(0), polls(0) {}
 
-    // What was waited for has come.
+    // Starts the patience anew: the data have come.
     DEVICE void renew() { since = 0; }
 
-    // Whether to give up after one more poll. A lane that misses something has the peer that it is to
-    // come from, others have `MAX_RANKS`; what it is has a warp and a round. Another warp may have given up.
+    // Whether to give up after one more poll. `missing` is the peer whose data a lane misses, or `MAX_RANKS`; `warp`
+    // and `round` identify the data. Another warp may have given up.
     DEVICE bool is_over(u32 missing, u32 warp, u64 round) {
         polls += 1;
         if (polls % POLLS != 0) {

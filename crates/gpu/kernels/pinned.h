@@ -7,7 +7,7 @@
 // Sixteen bytes, which are written at once: three halves of words, and the round.
 struct Quads {
     static const u32 BYTES = 16;
-    // Two of them have three words.
+    // Two quads have three words.
     static const u32 TWINS = SLOT_OF_LINES / (2 * BYTES * LANES);
     static const u32 OF_LANE = 3 * TWINS;
     static const u32 WORDS = LANES * OF_LANE;
@@ -15,7 +15,7 @@ struct Quads {
     static const u32 PEERS = 1;
     static const bool HAS_NOTES = false;
     static const bool HAS_GLANCES = true;
-    // In place of lines, which are not passed there.
+    // At the place of lines, which are not used in pinned memory.
     static const u32 BEHIND = DEPTH * SLOT_OF_PACKETS;
     typedef PartOf<OF_LANE> Part;
 
@@ -60,7 +60,7 @@ struct Quads {
     }
 
     // Whether the access of a slot that is written last has come, the same for all lanes. Polls of whole slots that
-    // find nothing would take up the way of what they wait for.
+    // find nothing would take PCIe's bandwidth from the data that they wait for.
     DEVICE static bool glance(const u8* slot, u64 round) {
         Pair last = load_whole(place(slot, LANES - 1, 2 * TWINS - 1));
         return (u32)(last.second >> 32) == (u32)round;

@@ -8,20 +8,20 @@
 
 #include "words.h"
 
-// What a lane has of a batch.
+// A lane's part of a batch.
 template <u32 WORDS>
 struct PartOf {
     u64 word[WORDS];
 };
 
-// A batch of words, by the lanes that a thread plays.
+// A batch of words: the parts of the lanes that a thread plays.
 template <class Protocol>
 struct Batch {
     typename Protocol::Part of[HELD];
 };
 
 // Sixteen bytes: two halves of a word, each with the round. It needs only that eight bytes are
-// written at once.
+// written as a whole.
 struct Packets {
     static const u32 BYTES = 16;
     static const u32 WORDS = LANES;
@@ -62,10 +62,9 @@ struct Packets {
     }
 };
 
-// Lines of 128 bytes, 15 words and the round, each of which eight lanes write and read at once: four
-// lines an access, and several accesses a batch, which are in flight together. It needs that a line is
-// written at once, which holds within a GPU and over NVLink. Beside the round, in the same word, a batch may
-// carry a note of 32 bits.
+// Lines of 128 bytes: 15 words and the round. Eight lanes write and read a line together; an access has four lines, and
+// a batch several accesses, which are in flight together. It needs that a line is written as a whole, which holds
+// within a GPU and over NVLink. Beside the round, in the same word, a batch may carry a note of 32 bits.
 struct Lines {
     static const u32 ACCESSES = SLOT_OF_LINES / (16 * LANES);
     static const u32 OF_ACCESS = 60;
@@ -145,7 +144,7 @@ struct Lines {
     }
 };
 
-// The slot for what a rank sends to another in a round.
+// The slot for the batch that a rank sends to another in a round.
 template <class Protocol>
 DEVICE u8* slot_of(const Member& member, u32 ranks, u32 from, u32 to, u64 round, u32 warp) {
     u32 start = SIGNATURES + WARPS * ranks * Protocol::BEHIND;

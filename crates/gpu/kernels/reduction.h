@@ -1,5 +1,5 @@
-// Reductions of what all ranks have in a batch. What is common has loops of its own, chosen once for a
-// batch; all else is reduced word by word.
+// Reductions of a batch of all ranks. Common types and operations have their own loops, chosen once for a batch; all
+// others are reduced word by word.
 #pragma once
 
 #include "elements.h"
@@ -25,7 +25,7 @@ DEVICE void reduce_as(u32 ranks, typename Type::Number factor, Batch<Protocol> (
     }
 }
 
-// Whether it was done.
+// Reduces a batch, if it has one of the common types. Returns whether it has.
 template <class Type, class Protocol, u32 RANKS>
 DEVICE bool reduce_by(const Call& call, u32 ranks, Batch<Protocol> (&batches)[RANKS]) {
     switch (call.combine) {

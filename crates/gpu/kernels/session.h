@@ -1,10 +1,9 @@
 // A warp's part in an operation: its place among all warps, its rounds, and its waits.
 //
-// In a round, a warp sends a batch to each peer and receives one from each; where there is nothing to
-// send, only flags. Before it sends round r, it has received all up to r - DEPTH / 2, on all operations so
-// far. So has each peer; and who has received a peer's round q knows that the peer has received all up
-// to q - DEPTH / 2. So before round r is sent, all peers have received round r - DEPTH, which had the same
-// slot: it is free.
+// In a round, a warp sends a batch to each peer and receives one from each; without data, it sends only flags. Before
+// it sends round r, it has received all rounds up to r - DEPTH / 2, over all operations so far. So has each peer; and a
+// rank that has received a peer's round q knows that the peer has received all up to q - DEPTH / 2. So before round r
+// is sent, all peers have received round r - DEPTH, which had the same slot: the slot is free.
 #pragma once
 
 #include "batches.h"
@@ -14,8 +13,8 @@
 // The most rounds that may be sent and not received yet.
 const u32 AHEAD = DEPTH / 2 - 1;
 
-// For two ranks, a lane's words stay in registers: their number is a constant, and so is what indexes
-// them, their *place*: this rank's is the first. Of more ranks, a place is the rank.
+// With two ranks, a lane's words stay in registers: their number and their indices are constants. An index is a rank's
+// *place*: this rank's is the first. With more ranks, a place is the rank's number.
 template <class Protocol, u32 RANKS>
 struct Session {
     typedef Batch<Protocol> Batches[RANKS];
@@ -26,11 +25,11 @@ struct Session {
     Signature signature;
     // The place of this warp's slots and rounds, whatever the grid is.
     u32 warp;
-    // What this rank's operations have left, which is on its way from memory while other things are.
+    // The state that this rank's last operation has left. Loaded early, so that the load overlaps with others.
     Pair state;
-    // The first of its rounds.
+    // The warp's first round in this operation.
     u64 start;
-    // Its place among the warps of this grid, and how many these are.
+    // The warp's place among the warps of this grid, and their number.
     u32 place;
     u32 warps;
     Patience patience;
@@ -57,10 +56,10 @@ struct Session {
         // A division takes long, compared with a short operation.
         return rest <= warps ? rest != 0 : (rest - 1) / warps + 1;
     }
-    // The number, among all batches, of one of its own.
+    // The number, among all batches, of one of the warp's batches.
     DEVICE u32 number_of(u32 batch) const { return place + batch * warps; }
 
-    // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
+    // Signs the operation. Returns whether the warp has a part in it: not if the rank has failed.
     DEVICE bool begin(u32 batches) {
         if ((batches == 0 && !signature.is_open) || any_lane(state.second != 0)) {
             return false;
@@ -92,8 +91,8 @@ struct Session {
         }
     }
 
-    // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
-    // that is in vain, the kernel is to end.
+    // Waits for the batches of a round from all peers; this rank's own place is left alone. Returns
+    // false if the kernel must end.
     DEVICE bool receive(u32 round, Batches& batches) {
         return wait(round, [&](bool again) {
             u32 missing = again && round > 0 ? not_seen(round) : MAX_RANKS;
@@ -110,7 +109,7 @@ struct Session {
         });
     }
 
-    // All lanes have received their last round. An operation without any waits here for what peers sign.
+    // All lanes have received their last round. An operation without rounds waits here for the peers' signatures.
     DEVICE void finish(u32 rounds) {
         if (signature.is_open && !wait(0, [](bool) { return MAX_RANKS; })) {
             return;
@@ -123,7 +122,8 @@ struct Session {
     }
 
 private:
-    // Polls until nothing is missing, of the round or of what peers sign. A poll knows whether one was in vain.
+    // Polls until nothing is missing, neither of the round nor of the peers' signatures. The poll function is told
+    // whether polls were in vain before.
     template <class Poll>
     DEVICE bool wait(u32 round, Poll poll) {
         for (bool again = false;; again = true) {
@@ -132,7 +132,7 @@ private:
             converge();
             u32 missing = poll(again);
             Signature::Agreement agreement = signature.compare(theirs, missing);
-            // One vote where all has come.
+            // A single vote, if everything has come.
             if (!any_lane(missing != MAX_RANKS || agreement == Signature::DIFFERS)) {
                 signature.is_open = false;
                 patience.renew();
@@ -149,8 +149,8 @@ private:
         }
     }
 
-    // A peer whose batch a glance does not find. All others may have come. A first round is read without: a short
-    // operation has no other, and would only take longer.
+    // A peer whose batch a glance does not find; other peers' batches may have come. The first round is read without a
+    // glance, which would only delay short operations: they have no other round.
     DEVICE u32 not_seen(u32 round) const {
         u32 missing = MAX_RANKS;
         if constexpr (Protocol::HAS_GLANCES) {

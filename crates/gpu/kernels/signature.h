@@ -1,10 +1,10 @@
-// What all ranks must agree on in an operation: two words, which the first warp of each rank sends to all
-// peers, and compares with theirs. They are two packets, with the operation's number as flag.
+// The signature of an operation, which must be the same on all ranks: two words, which the first warp of each rank
+// sends to all peers, and compares with theirs. They are two packets, with the operation's number as flag.
 //
-// A place for even numbers and one for odd ones suffice. Operation n is signed in the place of n - 2. Before
-// a rank signs it, it has ended n - 1, and so received each peer's signature of n - 1; and that peer, before
-// it sent it, has ended n - 2, and so received all signatures of that. So the place is free. What a
-// flag is compared with is of n or n - 2, so numbers may wrap.
+// One place for even numbers and one for odd numbers are enough. Operation n is signed in the place of n - 2. Before a
+// rank signs it, it has ended n - 1, and so received each peer's signature of n - 1. Each peer had ended n - 2 before
+// it sent that, and so received all signatures of n - 2. So the place is free. A flag there is that of n or of n - 2,
+// so numbers may wrap.
 #pragma once
 
 #include "failure.h"
@@ -12,24 +12,24 @@
 
 struct Signature {
     const Arguments& arguments;
-    // Of this operation, from 1 on; 0 in a warp that has no part in this.
+    // The number of this operation, counted from 1; 0 in a warp that compares no signatures.
     u64 number;
-    // Whether this warp waits for a peer's.
+    // Whether this warp waits for a peer's signature.
     bool is_open;
 
     enum Agreement : u32 { EQUAL, MISSING, DIFFERS };
 
-    // A lane has what a peer has signed.
+    // The signature of a peer, one peer in each lane.
     struct Theirs {
         Pair of[HELD][2];
     };
 
-    // A rank that is alone, in a warm-up, signs nothing.
+    // Without peers, as in a warm-up, nothing is signed.
     DEVICE explicit Signature(const Arguments& arguments)
         : arguments(arguments), number(0),
           is_open(cta() == 0 && warp_of_cta() == 0 && arguments.member.ranks > 1) {}
 
-    // Signs the operation of this number, in the warp that does.
+    // Signs the operation of this number, in the first warp.
     DEVICE void send(u64 operation) {
         number = is_open ? operation : 0;
         for (u32 i = 0; i < HELD && is_open; i++) {
@@ -43,7 +43,7 @@ struct Signature {
         }
     }
 
-    // Begins to read what peers have signed; the lanes look at it after other reads have begun.
+    // Begins to read the peers' signatures; the lanes look at them after other reads have begun.
     DEVICE Theirs load() const {
         Theirs theirs = {};
         for (u32 i = 0; i < HELD && is_open; i++) {
@@ -58,7 +58,8 @@ struct Signature {
         return theirs;
     }
 
-    // What this lane's peers have signed. Sets `missing` to one that has not signed yet.
+    // Compares the signatures of this lane's peers. Sets `missing` to a peer that has not signed
+    // yet.
     DEVICE Agreement compare(const Theirs& theirs, u32& missing) const {
         Agreement agreement = EQUAL;
         for (u32 i = 0; i < HELD && is_open; i++) {

@@ -4,7 +4,8 @@
 
 #include "staged.h"
 
-// Three CTAs fit on a multiprocessor, so that a thread has at most 40 registers: it takes few from what runs beside it.
+// Three CTAs fit on a multiprocessor, so that a thread has at most 40 registers, and other kernels beside it get
+// enough.
 #define KERNEL extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, 3)
 
 KERNEL staged(const __grid_constant__ Passing passing) { pass(Passage(passing)); }

@@ -1,7 +1,7 @@
-// Operations and messages by way of the host, cut into pieces. A CTA copies what it has to slots in the host's memory. The
-// host does the operation on a piece once the piece's bell says that it is there, and answers; the CTA then copies the result to
-// the output. CTAs do not wait for each other. Where the buffers are in memory of the host, it does the operation on them, and
-// nothing is copied.
+// Operations and messages by way of the host, cut into pieces. A CTA copies pieces of the input to slots in the host's
+// memory. The host does the operation on a piece once the piece's bell is rung, and answers; the CTA then copies the
+// result to the output. CTAs do not wait for each other. If the buffers are in memory of the host, the host does the
+// operation on them, and nothing is copied.
 #pragma once
 
 #include "staged_lane.h"
@@ -11,7 +11,7 @@ struct Passage {
     const Transfer& transfer;
     Lane lane;
     u64 pieces;
-    // How many operations there were before.
+    // How many operations there were before this one.
     u64 before;
     // The bits of this rank's factor.
     u64 factor;
@@ -44,11 +44,11 @@ struct Passage {
             u8* to = transfer.output + block * transfer.output_stride + start_of(number);
             copy(to, slot + block * length, length);
         }
-        // All threads have read the slot before the next piece goes there.
+        // Waits until all threads have read the slot, into which the next piece goes.
         any_thread(false);
     }
 
-    // The first CTA counts the operation: each has one.
+    // The first CTA counts the operation, since each operation has one.
     DEVICE void end() const {
         lane.end(pieces);
         if (cta() == 0 && thread() == 0) {
@@ -58,11 +58,11 @@ struct Passage {
 
     DEVICE Manner manner() const { return transfer.manner; }
 
-    // The host does pieces in one order, so this one comes after those of other CTAs.
+    // The host does all pieces in one order, so the pieces of other CTAs are progress, too.
     DEVICE const u64* progress(u64) const { return &lane.stage.control->progress; }
 
 private:
-    // One in memory is read here, before any wait.
+    // The factor. If it is in memory, it is read here, before any wait.
     DEVICE u64 read_factor() const {
         switch (transfer.factor_bytes) {
         case 1: return *(const u8*)transfer.factor;
@@ -75,7 +75,7 @@ private:
 
     DEVICE u64 number_of_pieces() const {
         u64 all = (transfer.bytes + transfer.piece - 1) / transfer.piece;
-        // One of nothing, too.
+        // Also an operation without elements has a piece.
         all = all == 0 ? 1 : all;
         return cta() < all ? (all - cta() - 1) / ctas() + 1 : 0;
     }
@@ -88,8 +88,8 @@ private:
     DEVICE static u64 behind(u64 bytes) { return (bytes + GAP - 1) / GAP * GAP; }
 };
 
-// A CTA's messages, all of which go to one rank, or come from one. A slot in which one will come is rung for, too: that is
-// the room that its sender has.
+// A CTA's messages, all to one rank, or all from one rank. The CTA also rings for a slot in which a message will come:
+// that tells the host that there is room.
 struct Mail {
     const Posting& posting;
     const StageFlow& flow;
@@ -112,7 +112,7 @@ struct Mail {
     DEVICE void take(u64 number) {
         if (!flow.is_sent) {
             copy(posting.message[behind.message].start + behind.start, lane.slot_of(number), length_at(behind));
-            // All threads have read the slot before the next piece goes there.
+            // Waits until all threads have read the slot, into which the next piece goes.
             any_thread(false);
         }
         step(behind);
@@ -122,11 +122,11 @@ struct Mail {
 
     DEVICE Manner manner() const { return IN_SLOTS; }
 
-    // Pieces of other lanes say nothing about this one.
+    // Pieces of other lanes are no progress of this one.
     DEVICE const u64* progress(u64 number) const { return lane.answer_of(number); }
 
 private:
-    // A piece: of which message, and where it starts there.
+    // A piece: its message, and where it starts there.
     struct Place {
         u32 message;
         u64 start;
@@ -149,10 +149,10 @@ private:
     }
 };
 
-// All of a CTA's part in a launch. While the host does a piece, the next one is copied.
+// Runs all of a CTA's part in a launch. While the host does a piece, the next one is copied.
 template <class Part>
 DEVICE void pass(Part part) {
-    // All threads of the CTA have read the same before one of them notes another number.
+    // All threads of the CTA must have read the number before one of them changes it.
     if (any_thread(part.lane.has_failed())) {
         return;
     }

@@ -3,7 +3,7 @@
 
 #include "machine.h"
 
-// Volatile: what another processor has written is read from memory, not from a cache of this one's.
+// Volatile: another processor's writes are read from memory, not from a cache of this processor.
 template <class Word>
 DEVICE void copy_words(u8* to, const u8* from, u64 begin, u64 end) {
     u64 step = threads() * sizeof(Word);
@@ -36,7 +36,7 @@ DEVICE void copy_pairs(u8* to, const u8* from, u64 count) {
     }
 }
 
-// Between places whose addresses may have any remainder, by the largest word that fits both.
+// Copies between addresses of any alignment, by the largest word that fits both.
 DEVICE void copy(u8* to, const u8* from, u64 bytes) {
     u32 places = (u32)(u64)to | (u32)(u64)from;
     if (places % 16 == 0) {

@@ -1,5 +1,5 @@
-// A lane by way of the host: a CTA puts a piece into a slot in the host's memory and rings, and the host answers. What the host
-// does meanwhile, it learns from the words at the bell.
+// A lane by way of the host: a CTA puts a piece into a slot in the host's memory and rings, and the host answers. The
+// words at the bell tell the host what to do with the piece.
 #pragma once
 
 #include "staged_copy.h"
@@ -17,19 +17,19 @@ struct Lane {
     DEVICE u8* slot_of(u64 number) const { return stage.slots + index_of(number) * stage.slot; }
     DEVICE const u64* answer_of(u64 number) const { return &stage.answers[index_of(number)].done; }
 
-    // What a piece is, for the host.
+    // The description of a piece, for the host.
     struct Said {
         const u64* words;
         u64 factor;
         Manner manner;
-        // Of buffers.
+        // Addresses of the buffers, if the host works on them.
         const u8* input;
         u8* output;
     };
 
     // Tells the host of a piece, once all threads of the CTA have put it into its slot.
     DEVICE void ring(u64 number, const Said& said) const {
-        // All threads have written before the bell's release.
+        // Waits until all threads have written, before the bell's release.
         any_thread(false);
         if (thread() == 0) {
             Bell* bell = stage.bells + index_of(number);
@@ -41,7 +41,7 @@ struct Lane {
                 store_long(&bell->input, (u64)said.input);
                 store_long(&bell->output, (u64)said.output);
             }
-            // The host acquires it.
+            // Pairs with the host's acquire of the bell.
             release_long(&bell->rung, round_of(number));
         }
     }
@@ -52,15 +52,15 @@ struct Lane {
         return acquire_long(answer_of(number)) == round_of(number);
     }
 
-    // Waits for the host; whether it has answered. The patience starts anew when `progress` changes.
+    // Waits for the host. Returns whether it has answered. The patience starts anew when `progress` changes.
     DEVICE bool wait(u64 number, Manner manner, const u64* progress) const {
         bool is_over = thread() == 0 && !wait_alone(number, manner, progress);
         return !any_thread(is_over);
     }
 
-    // Whether to end a wait: because the host says so, or because there was no progress for as long as the patience is. The
-    // rank has failed then. The host may use buffers until it says that it has let go of them, so a wait for it to do so
-    // lasts twice as long: it also ends where the host is gone.
+    // Whether to end a wait: because the host says so, or because there was no progress for the length of the patience.
+    // The rank has failed then. The host may use buffers until it says that it has let go of them, so a wait for
+    // buffers lasts twice as long, and then ends without the host, which must be gone.
     DEVICE bool gives_up(u64& since, u64& seen, Manner manner, const u64* progress) const {
         u64 patience = load_pair(stage.control).second;
         u64 done = load_pair(progress).first, now = nanoseconds();
@@ -86,7 +86,7 @@ struct Lane {
 
     DEVICE bool has_failed() const { return load_word(stage.failed) != 0; }
 
-    // Notes for the next launch how many pieces there were. All threads of the CTA have read the number before.
+    // Notes for the next launch how many pieces there were. All threads of the CTA must have read the number before.
     DEVICE void end(u64 pieces) const {
         if (thread() == 0) {
             store_long(&stage.rounds[lane], before + pieces);
@@ -98,7 +98,7 @@ private:
     DEVICE u64 index_of(u64 number) const { return lane * SLOTS + round_of(number) % SLOTS; }
 
     DEVICE bool wait_alone(u64 number, Manner manner, const u64* progress) const {
-        // Looks at the clock and at the host's control once in this number of polls, each of which takes about a microsecond.
+        // Looks at the clock and at the host's control once in this number of polls; a poll takes about 1 us.
         const u32 POLLS_OF_HOST = 64;
         u64 since = 0, seen = 0;
         for (u32 polls = 1; !is_answered(number); polls++) {

@@ -1,4 +1,4 @@
-// What the kernel that goes by way of the host and Rust share: `src/staged/layout.rs` has the same structures and numbers.
+// The structures and numbers that the kernels by way of the host and Rust share; `src/staged/layout.rs` has the same.
 #pragma once
 
 #include "machine.h"
@@ -8,21 +8,21 @@ const u32 SLOTS = 2;
 // In a slot, the output starts behind the input, at a multiple of this.
 const u32 GAP = 64;
 
-// What a kernel says of a piece in a slot, in the host's memory.
+// A kernel's words about a piece, in the host's memory.
 struct Bell {
     // The number of the lane's piece in all operations, counted from 1; written last.
     u64 rung;
     // The signature of the operation or message, and this rank's factor.
     u64 words[2];
     u64 factor;
-    // What the host does it on: the slot, or the buffers, whose addresses then follow.
+    // The memory that the host works on: the slot, or the buffers, whose addresses then follow.
     u64 manner;
     u64 input;
     u64 output;
     u64 unused;
 };
 
-// What the host does an operation on.
+// The memory that the host works on.
 enum Manner : u32 {
     IN_SLOTS,
     // The buffers, which are in memory of the host: one piece, which nothing copies.
@@ -31,14 +31,14 @@ enum Manner : u32 {
     IN_PLACE,
 };
 
-// What the host says of it.
+// The host's answer about a piece.
 struct Answer {
     // The number of the piece, once its result is in the slot.
     u64 done;
     u64 unused[7];
 };
 
-// What the host tells kernels that wait, in its memory.
+// The host's words to kernels that wait, in the host's memory.
 struct StageControl {
     // Not 0 to end waits for pieces in slots.
     u64 abort;
@@ -53,7 +53,7 @@ struct StageControl {
 // Some lanes of a rank.
 struct Stage {
     u8* slots;
-    // The bytes of each.
+    // The bytes of each slot.
     u64 slot;
     Bell* bells;
     const Answer* answers;
@@ -72,14 +72,14 @@ struct Stage {
 struct Transfer {
     const u8* input;
     u8* output;
-    // From a block to the next one.
+    // The distance from a block to the next one.
     u64 input_stride;
     u64 output_stride;
     // The bytes of a block, and of a block's part in a piece.
     u64 bytes;
     u64 piece;
     u64 words[2];
-    // This rank's factor; or where it is, and how many bytes it has there.
+    // This rank's factor; or its address, and how many bytes it has there.
     u64 factor;
     u64 factor_bytes;
     // How many blocks this rank has.

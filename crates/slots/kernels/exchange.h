@@ -1,16 +1,18 @@
 // Calls through slots, in two forms, both with sums in the order of the ranks, in 32 bits where
-// elements have fewer, rounded once: *direct*, where each rank sends to others what they need of
-// its input; and *shared*, where input goes to ranks by shares, each of which one rank reduces, or
-// only takes, and passes on. Which ranks, the arguments say: so all operations are the same code.
+// elements have fewer, rounded once: *direct*, where each rank sends the others the parts of its
+// input that they need; and *shared*, where one rank gets each share of the input, reduces it or
+// only takes it, and passes the result on. The arguments say which ranks, so all operations are the
+// same code.
 //
-// A CTA fills `ahead` rounds before it consumes the first, and then one for each that it consumes,
-// so it needs `src/schedule.rs` slots. It gives back what it has consumed before it waits for room.
+// A CTA fills `ahead` rounds before it consumes the first, and then one for each that it consumes;
+// `src/schedule.rs` says how many slots that needs. It gives consumed slots back before it waits
+// for room.
 #pragma once
 
 #include "slots.h"
 #include "sums.h"
 
-// A part of a block, or of the buffers where blocks are shared.
+// A part of a block, or, in the shared form, of the buffers.
 struct Part {
     u64 start;
     u64 length;
@@ -19,7 +21,7 @@ struct Part {
 // The steps of a call.
 const u32 INPUTS = 0, RESULTS = 1;
 
-// A form of one step or of two.
+// A form with one step or with two.
 template <u32 COUNT, bool IS_AT_ONCE = HELD == 1>
 struct Exchange {
     const Exchanging& call;
@@ -95,13 +97,14 @@ private:
         u64 even = (call.bytes + sharers - 1) / sharers;
         return (even + 15) / 16 * 16;
     }
-    // How many pieces of so many bytes are this CTA's: every Nth, and of no bytes one.
+    // How many pieces of this number of bytes are this CTA's: every Nth one. No bytes have one
+    // piece.
     DEVICE u64 rounds_of(u64 bytes) const {
         u64 all = bytes == 0 ? 1 : (bytes + call.piece - 1) / call.piece;
         return cta() < all ? (all - cta() - 1) / ctas() + 1 : 0;
     }
     DEVICE static u64 smaller(u64 a, u64 b) { return a < b ? a : b; }
-    // A round's piece, of a part that begins at `base` and has so many bytes.
+    // A round's piece, of a part that begins at `base` and has `bytes` bytes.
     DEVICE Part part(u64 base, u64 bytes, u64 round) const {
         u64 at = (round * ctas() + cta()) * call.piece;
         u64 begin = smaller(base + smaller(at, bytes), call.bytes);
@@ -119,7 +122,7 @@ private:
         return call.output + from * call.output_stride + part.start;
     }
 
-    // What peers need of the input; `part_for(peer)` says which.
+    // Sends the parts of the input that peers need; `part_for(peer)` says which.
     template <class PartFor>
     DEVICE bool put(PartFor part_for) {
         u32 to = slots.edges.to[INPUTS];
@@ -153,8 +156,8 @@ private:
             slots.describe(peer, part.start, part.length);
         }
     }
-    // Whether this rank's output gets what it has for a peer, or for itself: its own block, or of
-    // what it shares out all.
+    // Whether this rank's output also gets the data that it has for a peer, or for itself: its own
+    // block, or everything in the shared form.
     DEVICE bool stays(u32 peer) const {
         u32 kept = call.sharers != 0 ? call.to[INPUTS] : call.to[INPUTS] & 1u << rank();
         return call.reduces == 0 && is_in(call.from[INPUTS], rank()) && is_in(kept, peer);
@@ -194,7 +197,7 @@ private:
         return true;
     }
 
-    // Reduces a piece of this rank's share, or takes it, and passes it on.
+    // Reduces a piece of this rank's share, or only takes it, and passes the result on.
     DEVICE bool pass_share(u64 round) {
         if (!is_in(call.sharers, rank())) {
             return true;
@@ -219,13 +222,13 @@ private:
         }
         return true;
     }
-    // The sum goes to the root's slot at once: there is no output here. Only sums go to the root,
-    // and none come from it, so its room waits for nothing that is not given back here.
+    // The sum goes straight to the root's slot, since there is no output here. Only sums go to the
+    // root, and none come from it, so the wait for its room needs nothing to be given back here.
     DEVICE bool pass_sum(Part part) {
         if (!slots.wait_for_room(RESULTS) || !receive(part)) {
             return false;
         }
-        // The bits below the only one.
+        // The number of the only bit: how many bits are below it.
         u32 root = count(call.to[RESULTS] - 1);
         reduce(slots.room_for(root), part);
         slots.release(INPUTS);
@@ -251,7 +254,7 @@ private:
         return true;
     }
 
-    // All ranks' input of a piece, in the order of the ranks.
+    // Reduces all ranks' input of a piece, in the order of the ranks.
     DEVICE void reduce(u8* to, Part part) const {
         Input own = {input(rank(), part), part.length, arithmetic};
         u64 done = 0;

@@ -2,12 +2,13 @@
 // slot in both halves, so that each half says by itself whether it has come. No bell, no fence and
 // no flag of its own: the proxy polls the packets of an outbox, and the kernel those of an inbox.
 //
-// Each rank sends all others what they need of its input, and reduces in the order of the ranks, in
-// 32 bits where elements have fewer, rounded once: the same bits on all ranks.
+// Each rank sends all others the parts of its input that they need, and reduces in the order of the
+// ranks, in 32 bits where elements have fewer, rounded once: the same bits on all ranks.
 //
-// A call is one slot for each peer, and does not wait for room. It goes both ways with all peers:
-// who begins one has what the peers have sent in the last one, and they had ended the one before
-// that. So two slots are enough (`src/packets/depth.rs`). Calls that go one way would need credits.
+// A call is one slot for each peer, and does not wait for room. It goes both ways with all peers: a
+// rank that begins a call has got the peers' slots of the last call, so they had ended the call
+// before that. So two slots are enough (`src/packets/depth.rs`). Calls in one direction would need
+// credits.
 #pragma once
 
 #include "../../gpu/kernels/protocols.h"
@@ -18,7 +19,7 @@ struct PacketExchange {
     const Exchanging& call;
     Call arithmetic;
     Waits waits;
-    // How many slots were passed with each peer, and the number of this call's.
+    // How many slots were passed with each peer, and the number of this call's slot.
     u64& passed;
     u64 number;
     // The words of a block.
@@ -29,8 +30,8 @@ struct PacketExchange {
           passed(call.member.passed[call.member.ranks * call.member.lanes].filled),
           number(passed + 1), words((u32)words_in(call.bytes)) {}
 
-    // By one CTA. A thread passes the same words that it has sent, so that the output may be the
-    // input.
+    // Runs in one CTA. A thread receives the same words that it has sent, so that the output may be
+    // the input.
     DEVICE void run() {
         if (any_thread(waits.failed())) {
             return;
@@ -60,7 +61,7 @@ private:
     DEVICE u32 ranks() const { return call.member.ranks; }
     DEVICE u32 rank() const { return call.member.rank; }
 
-    // The first warp compares the records while others pass words: neither waits for the other.
+    // The first warp compares the records while the others pass words: neither waits for the other.
     DEVICE static u32 warps_for_records() { return warps_of_cta() > 1 ? 1 : 0; }
     DEVICE static bool is_for_records() { return warps_for_records() == 0 || thread() < LANES; }
     DEVICE static bool is_for_words() { return thread() >= warps_for_records() * LANES; }
@@ -68,7 +69,7 @@ private:
     DEVICE static u32 passers() { return threads() - warps_for_records() * LANES; }
     DEVICE static u32 passer() { return thread() - warps_for_records() * LANES; }
 
-    // Where this call's slot is in a box.
+    // The address of this call's slot in a box.
     DEVICE u8* slot_in(u8* box) const {
         u64 index = number % PACKET_SLOTS;
         return box + call.member.packets + PACKETS_AT + index * (PACKETS_OF_SLOT * 16);
@@ -86,7 +87,7 @@ private:
         return Input{call.input + to * call.input_stride, call.bytes, arithmetic}.word(word);
     }
 
-    // Calls a function of each peer.
+    // Calls a function for each peer.
     template <class Each>
     DEVICE void for_peers(Each each) const {
         ROLLED for (u32 peer = 0; peer < ranks(); peer++) {
@@ -119,8 +120,8 @@ private:
             }
         });
     }
-    // One thread says how many slots there are before it says that the call has begun. What `end`
-    // says later is behind the fence: there is time for it while the peers' packets come.
+    // One thread tells how many slots there are, and then that the call has begun. The fence is for
+    // `end`: there is time for it here, while the peers' packets come.
     DEVICE void begin() const {
         if (thread() != 0) {
             return;
@@ -134,7 +135,7 @@ private:
         release_long(&journal->begun, waits.own_number() + 1);
         fence();
     }
-    // Releases what was said before the fence: the output is the stream's.
+    // Releases everything from before the fence. The output needs no release: the stream orders it.
     DEVICE void end() const {
         if (thread() == 0) {
             passed = number;
@@ -143,8 +144,8 @@ private:
         }
     }
 
-    // A call for which all has come waits for nothing; it ends, too, when all are to end. The
-    // last thread looks: most calls have no word for it.
+    // A call whose packets have all come waits for nothing, but must also end when the host ends
+    // all. The last thread checks this: in most calls it has no word.
     DEVICE bool is_aborted() const {
         if (thread() != threads() - 1 || !waits.are_ended()) {
             return false;
@@ -152,8 +153,8 @@ private:
         waits.report(ABORTED, rank() == 0 ? 1 : 0, awaited(), 0, 0, 0);
         return true;
     }
-    // Waits for the records of all peers. Whether they make the same call, as far as this thread
-    // compares them.
+    // Waits for the records of all peers. Returns whether they make the same call, as far as this
+    // thread compares them.
     DEVICE bool records_are_equal() const {
         bool are_equal = true;
         for_peers([&](u32 peer, const Boxes& boxes) {
@@ -184,7 +185,7 @@ private:
     }
     DEVICE Awaited awaited() const { return {0, number}; }
 
-    // A word of all ranks; whether those of the peers have come.
+    // Takes a word of each rank. Returns whether all peers' words have come.
     DEVICE bool take(u32 word, u64 (&taken)[MAX_RANKS]) const {
         taken[rank()] = input(rank(), word);
         bool have_come = true;

@@ -1,5 +1,5 @@
-// The kernels of slots: small ones leave room for what runs beside them, large ones have threads
-// for more loads at once. `Kernel::most_threads` has the same numbers.
+// The kernels of slots: small ones leave room for other kernels, large ones have threads for more
+// loads at once. `Kernel::most_threads` has the same numbers.
 //
 // They use no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles them.
 

@@ -1,19 +1,19 @@
-// A lane of slots in a launch: a CTA fills slots for the peers that get some in a step of the call,
-// and consumes theirs. All of these peers get equally many in a step, so that one number counts
-// them; lanes and peers that a call does not use stay as they are.
+// A lane of slots in a launch: in each step of the call, a CTA fills slots for some peers, and
+// consumes slots of some. All of these peers get the same number of slots in a step, so that one
+// number counts them; lanes and peers that a call does not use stay as they are.
 #pragma once
 
 #include "waits.h"
 
-// Which peers have slots in each step: those that get some, and those from which some come.
+// The peers that get slots in each step, and those that send some.
 template <u32 COUNT>
 struct Edges {
     u32 to[COUNT];
     u32 from[COUNT];
 };
 
-// In a call of so many steps. Where a GPU reads a slot's flag and record at once, it does not wait
-// for one after the other.
+// The lane in a call of `COUNT` steps. If `IS_AT_ONCE`, a slot's flag and record are read together,
+// so the GPU does not wait for one after the other.
 template <u32 COUNT, bool IS_AT_ONCE = HELD == 1>
 struct Slots {
     const SlotMember& member;
@@ -21,10 +21,10 @@ struct Slots {
     Edges<COUNT> edges;
     u32 lane;
     Waits waits;
-    // In this launch, by step, for each peer.
+    // How many slots of each peer were filled and consumed in this launch, by step.
     u64 filled[COUNT], consumed[COUNT];
-    // What this thread may have to tell: of which peers it has consumed slots since it has told,
-    // and that the call has begun.
+    // What this thread still has to tell: the peers whose slots it has consumed, and that the call
+    // has begun.
     u32 owed;
     bool owes_beginning;
 
@@ -32,8 +32,8 @@ struct Slots {
         : member(member), call(call), edges(edges), lane(cta()), waits(member, call.words),
           filled(), consumed(), owed(0), owes_beginning(false) {}
 
-    // Begins a call in which so many slots come in each step. Whether the rank has not failed
-    // before; all threads of the CTA say the same.
+    // Begins a call in which `rounds` slots come in each step. Returns false if the rank has failed
+    // before, the same in all threads of the CTA.
     DEVICE bool begin(u64 rounds) {
         if (any_thread(waits.failed())) {
             return false;
@@ -46,7 +46,7 @@ struct Slots {
         return true;
     }
 
-    // Waits until the next slot for each peer may be filled. Whether it has come to that.
+    // Waits until the next slot for each peer may be filled. Returns whether it may.
     DEVICE bool wait_for_room(u32 step) {
         bool is_over = false;
         for_peers(edges.to[step], [&](u32 peer) {
@@ -59,7 +59,7 @@ struct Slots {
     DEVICE u8* room_for(u32 peer) const {
         return slot(member.boxes[peer].outbox, filled_for(peer)) + PAYLOAD_AT;
     }
-    // Says what this thread is about to fill, or has filled, into the next slot for a peer.
+    // Writes the record of the next slot for a peer, before or after this thread fills it.
     DEVICE void describe(u32 peer, u64 start, u64 length) const {
         u64* to = (u64*)(room_for(peer) - PAYLOAD_AT + RECORD_AT);
         store_long(to, waits.number);
@@ -69,7 +69,7 @@ struct Slots {
         store_long(to + 4, start);
         store_long(to + 5, length);
     }
-    // All threads have filled their parts of the next slots: these go to the peers.
+    // Publishes the next slots, once all threads have filled their parts of them.
     DEVICE void publish(u32 step) {
         any_thread(false);
         filled[step] += 1;
@@ -88,8 +88,8 @@ struct Slots {
         owed = 0;
     }
 
-    // Waits for the next slot of each peer, and compares it with what it should be: `start(peer)`
-    // and `length(peer)`. Whether all threads may read them.
+    // Waits for the next slot of each peer, and compares its record with `start(peer)` and
+    // `length(peer)`. Returns whether all threads may read the slots.
     template <class Start, class Length>
     DEVICE bool receive(u32 step, Start start, Length length) {
         bool is_over = false;
@@ -104,8 +104,8 @@ struct Slots {
     DEVICE const u8* from(u32 peer) const {
         return slot(member.boxes[peer].inbox, consumed_of(peer)) + PAYLOAD_AT;
     }
-    // No thread of the CTA reads the slots any more that were received last. The peers are told
-    // with the next slots, or before a wait.
+    // Gives back the slots that were received last: no thread of the CTA reads them any more. The
+    // peers are told with the next slots, or before a wait.
     DEVICE void release(u32 step) {
         any_thread(false);
         consumed[step] += 1;
@@ -124,11 +124,11 @@ struct Slots {
         if (thread() != 0) {
             return;
         }
-        // They are among those of the calls before now.
+        // From now on they count among the slots of earlier calls.
         UNROLL for (u32 step = 0; step < COUNT; step++) filled[step] = consumed[step] = 0;
-        // How many slots are wanted, other CTAs have said before they have counted: the host sees
-        // it once this one tells that the call has ended. Of what they have consumed it may hear
-        // later.
+        // The other CTAs have told how many slots are wanted, and then counted: the host sees that
+        // once this CTA tells that the call has ended. It may hear later how many they have
+        // consumed.
         bool is_last = ctas() == 1 || count_up_in_order(&member.state->claims) == ctas() - 1;
         if (is_last) {
             store_long(&member.state->claims, 0);
@@ -172,13 +172,13 @@ private:
     DEVICE u64* counter(u8* box, Counter counter) const {
         return (u64*)(box + (lane * COUNTERS + counter) * LINE);
     }
-    // The slot that has this many before it.
+    // The slot with `before` slots before it.
     DEVICE u8* slot(u8* box, u64 before) const {
         u64 index = lane * member.depth + (u32)((before + 1) % member.depth);
         return box + member.slots + index * member.stride;
     }
 
-    // Calls a function of each of these peers, in one thread for each.
+    // Calls a function for each of these peers, each in a thread of its own.
     template <class Each>
     DEVICE void for_peers(u32 peers, Each each) const {
         for (u32 peer = thread(); peer < member.ranks; peer += threads()) {
@@ -188,7 +188,7 @@ private:
         }
     }
 
-    // Says with one fence what is owed, and more.
+    // Tells what is owed, and more, with one fence.
     template <class More>
     DEVICE void tell(More more) const {
         if (owes_beginning) {
@@ -208,7 +208,7 @@ private:
         more();
     }
 
-    // Pairs with `Sending::complete`: the carrier reads what was in the slot no more.
+    // Pairs with `Sending::complete`: the carrier does not read the slot any more.
     DEVICE bool has_room(u32 peer) const {
         Passed& passed = before(peer);
         u64 needed = filled_for(peer) + 1;
@@ -217,8 +217,8 @@ private:
         }
         return needed <= passed.sent + member.depth;
     }
-    // Pairs with `PostBox::set_flag`, which comes after the slot's bytes. Where the record is read
-    // at the same time and is not the right one, it may be older than the flag.
+    // Pairs with `PostBox::set_flag`, which comes after the slot's bytes. If the record is read
+    // together with the flag and is wrong, it may be older than the flag.
     DEVICE bool has_come(u32 peer, Record& seen) const {
         if (IS_AT_ONCE) {
             seen = record_of(peer);
@@ -254,7 +254,8 @@ private:
                seen.length == length;
     }
 
-    // Polls until it is true, or the wait is to end. The peer may need what is owed before.
+    // Polls until the condition is true, or the wait must end. Tells first what is owed, since the
+    // peer may need it.
     template <class Is>
     DEVICE bool wait_for(u32 peer, Is is) {
         if (is()) {
@@ -267,8 +268,8 @@ private:
         }
         return waits.until(peer, is, [&] { return next_of(peer); });
     }
-    // A thread that waits for nobody looks whether all are to end: a call that need not wait ends,
-    // too. It is of another warp than those that wait, where there is one.
+    // A thread that waits for nobody checks whether all must end, so that a call that need not wait
+    // ends, too. It is in another warp than the threads that wait, if there is one.
     DEVICE bool is_aborted(u32 peers) const {
         if (thread() != LANES % threads() || peers == 0 || !waits.are_ended()) {
             return false;

@@ -4,45 +4,46 @@
 
 #include "../../gpu/kernels/machine.h"
 
-// Between words that different processors write.
+// The bytes between words that different processors write.
 const u32 LINE = 128;
-// The counters of a lane, each in a line of its own: an outbox has the first two, and the proxy's
-// third, which no kernel reads; an inbox has the others.
+// The counters of a lane, each in a line of its own. An outbox has the first two, and a third of
+// the proxy, which no kernel reads; an inbox has the others.
 const u32 COUNTERS = 5;
 enum Counter : u32 { PUBLISHED = 0, SENT = 1, CONSUMED = 3, WANTED = 4 };
 // A call's steps: in the first one, input goes to peers; in the second one, results do.
 const u32 STEPS = 2;
-// In a slot: the flag and the record, in a line of the host's, which are read at once; and the
-// payload. Between the former are eight bytes of the proxy's.
+// The offsets in a slot: the flag and the record, in one cache line of the host, which are read
+// together; then the payload. Between flag and record are eight bytes of the proxy.
 const u32 FLAG_AT = 64;
 const u32 RECORD_AT = 80;
 const u32 PAYLOAD_AT = 128;
 
-// Packets, behind a box's slots: in an inbox, a line with the number of the last slot of all calls
-// that have begun; then so many slots, each of a record, which is a line of the host's, and of a
-// whole block, in packets of eight bytes.
+// Packets, behind a box's slots. First, in an inbox, a line with the number of the last slot of all
+// calls that have begun. Then the slots, each of a record, a cache line of the host, and a whole
+// block, in packets of eight bytes.
 const u32 PACKETS_AT = LINE;
 const u32 PACKET_SLOTS = 2;
 const u32 WORDS_OF_RECORD = 4;
 const u32 PACKETS_OF_SLOT = WORDS_OF_RECORD + 1024 / 8;
-// All packets of a slot are written once in so many slots, which is a power of two; else those that
-// the call has: so an old one is never older than what its number tells apart.
+// Once in this number of slots, a power of two, all packets of a slot are written, otherwise only
+// the call's. So no packet is so old that its number could be expected again.
 const u64 RENEWED_EACH = 1 << 16;
 
-// What stands beside a slot's payload.
+// The description beside a slot's payload.
 struct Record {
-    // The number of the call among all of the rank, also those that go other ways; from 0.
+    // The number of the call among all calls of the rank, also those that do not go through slots;
+    // counted from 0.
     u64 call;
     // The call's signature.
     u64 words[2];
     // The bytes of the call's buffers.
     u64 total;
-    // Where the payload belongs there, and its bytes.
+    // Where the payload belongs in the buffers, and its bytes.
     u64 start;
     u64 length;
 };
 
-// The boxes that this rank has for a peer.
+// This rank's boxes for a peer.
 struct Boxes {
     u8* outbox;
     u8* inbox;
@@ -53,27 +54,27 @@ struct Boxes {
 struct Passed {
     u64 filled;
     u64 consumed;
-    // The last value of the outbox's `SENT` that was seen.
+    // The value of the outbox's `SENT` that was seen last.
     u64 sent;
 };
 
-// What kernels say of their calls, in the host's memory.
+// The kernels' report on calls, in the host's memory.
 struct Journal {
-    // How many have begun, and ended, without those that go other ways.
+    // How many calls through slots have begun, and ended.
     u64 begun;
     u64 ended;
-    // The signature of the last one that has begun.
+    // The signature of the last call that has begun.
     u64 words[2];
 };
 
-// What a rank has of its communicator. `failure.h` has the rest.
+// A rank's part in its communicator. `failure.h` has the rest.
 struct SlotMember {
-    // By rank; the own one is nothing. In device memory.
+    // By rank, without boxes for this one. In device memory.
     const Boxes* boxes;
-    // By rank, and lane; then one for packets.
+    // By rank and lane; then one for packets.
     Passed* passed;
     State* state;
-    // How many calls have gone other ways, in device memory.
+    // How many calls have not gone through slots, in device memory.
     const u64* others;
     const Control* control;
     Failure* failure;
@@ -91,30 +92,30 @@ struct SlotMember {
 };
 
 // A call of this rank. In the direct form, pieces of blocks go straight to ranks that need them; in
-// the shared one, each of the `sharers` gets a share of the buffer first, and passes on what
-// becomes of it. Ranks are bits; the own one among them is what stays here.
+// the shared form, each of the `sharers` gets a share of the buffer first, and passes the result
+// on. Ranks are bits; this rank's own bit stands for data that stay here.
 struct Exchanging {
     SlotMember member;
     const u8* input;
     u8* output;
-    // Of a block.
+    // The bytes of a block.
     u64 bytes;
-    // From the block of a rank to the next one's; 0 where there is one for all.
+    // The distance of the blocks of adjacent ranks; 0 if all have the same block.
     u64 input_stride;
     u64 output_stride;
-    // The bytes of a slot's payload but the last; a multiple of 16.
+    // The bytes of each slot's payload but the last one's; a multiple of 16.
     u64 piece;
     u64 words[2];
-    // As in `Call`.
+    // This and the next fields are as in `Call`.
     u64 factor;
     u32 scaling;
     u32 combine;
     u32 divisor;
     u32 type;
-    // Which ranks get something of this one in each step, and those from which it gets something.
+    // The ranks that get data from this one in each step, and those that send data to it.
     u32 to[STEPS];
     u32 from[STEPS];
-    // In the shared form.
+    // The ranks that pass on a share, in the shared form.
     u32 sharers;
     // Not 0 if the elements of ranks are combined.
     u32 reduces;

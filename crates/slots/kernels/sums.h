@@ -1,4 +1,5 @@
-// How the elements of a piece become one. Functions, not inlined: a kernel has few registers.
+// How elements of several ranks become one. These functions are not inlined, since a kernel has few
+// registers.
 #pragma once
 
 #include "../../gpu/kernels/elements.h"
@@ -8,7 +9,7 @@
 
 NOT_INLINED void copy_piece(u8* to, const u8* from, u64 bytes) { copy(to, from, bytes); }
 
-// How elements of a call become one. A factor in memory is read here, before any wait.
+// The arithmetic of a call. Reads a factor in memory here, before any wait.
 DEVICE Call arithmetic_of(const Exchanging& call) {
     Call arithmetic = {};
     arithmetic.factor = own_factor(call.type, call.scaling, call.factor);
@@ -19,7 +20,7 @@ DEVICE Call arithmetic_of(const Exchanging& call) {
     return arithmetic;
 }
 
-// The input of a rank, by its own factor if there is one.
+// The input of a rank, times its own factor if there is one.
 struct Input {
     const u8* start;
     u64 bytes;
@@ -51,7 +52,7 @@ DEVICE u64 sum_of_words(const Call& call, u64 first, u64 second) {
 template <class Type, bool IS_SCALED, u32 COUNT>
 DEVICE void sum_some(const Call& call, u8* to, const u8* first, const u8* second, u64 step) {
     Pair a[COUNT], b[COUNT];
-    // All are on their way at once.
+    // All loads are on their way at once.
     UNROLL for (u32 i = 0; i < COUNT; i++) a[i] = load_pair(first + i * step);
     UNROLL for (u32 i = 0; i < COUNT; i++) b[i] = load_pair(second + i * step);
     UNROLL for (u32 i = 0; i < COUNT; i++) {
@@ -61,7 +62,7 @@ DEVICE void sum_some(const Call& call, u8* to, const u8* first, const u8* second
     }
 }
 
-// The sums of two ranks' elements, in their order, of as many whole pairs as there are.
+// Sums the elements of two ranks, in the order of the ranks, as far as they are whole pairs.
 template <class Type, bool IS_SCALED>
 NOT_INLINED void sum_two(const Call& call, u8* to, const u8* first, const u8* second, u64 bytes) {
     const u32 AT_A_TIME = 4;
@@ -83,7 +84,7 @@ DEVICE void sum_two_of(const Call& call, u8* to, const u8* first, const u8* seco
     }
 }
 
-// The same of the types of which it is most common; whether it was done.
+// The same for the most common types. Returns whether the type was one of them.
 DEVICE bool sum_common(const Call& call, u8* to, const u8* first, const u8* second, u64 bytes) {
     u64 places = (u64)to | (u64)first | (u64)second;
     if (call.combine != SUM || call.scaling == OWN || places % 16 != 0) {

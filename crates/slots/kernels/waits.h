@@ -4,13 +4,13 @@
 #include "../../gpu/kernels/failure.h"
 #include "slots_layout.h"
 
-// What a call is, on all ranks alike.
+// A call's signature and size, the same on all ranks.
 struct Signed {
     const u64* words;
     u64 total;
 };
 
-// Which slot of a lane is waited for.
+// The slot of a lane that is waited for.
 struct Awaited {
     u32 lane;
     u64 slot;
@@ -19,17 +19,18 @@ struct Awaited {
 struct Waits {
     const SlotMember& member;
     const u64* words;
-    // The number of the call among all.
+    // The number of the call among all calls of the rank.
     u64 number;
 
     DEVICE Waits(const SlotMember& member, const u64* words)
         : member(member), words(words), number(member.state->operations + *member.others) {}
 
-    // Among those of these kernels. Read where it is needed, which saves registers.
+    // The call's number among calls through slots. Computed where it is needed, which saves
+    // registers.
     DEVICE u64 own_number() const { return number - *member.others; }
 
-    // Polls until something is there; whether it is, or the wait is to end. `place()` says for
-    // which slot.
+    // Polls until something is there, or the wait must end. Returns whether it is there. `place()`
+    // says which slot is waited for.
     template <class Is, class At>
     DEVICE bool until(u32 peer, Is is, At place) const {
         u64 since = 0;
