@@ -285,8 +285,8 @@ impl Member {
         // communicator's ranks, the buffers are as long as the call says and used by nothing else,
         // this rank's operations run one after the other, all ranks make the call by this plan, and
         // their kernels can run at the same time. This function requires all of that. The member
-        // has all other memory that the arguments name, and frees it only after the kernels that
-        // run have ended: nobody launches others once it is dropped.
+        // owns all other memory that the arguments name. Its drop frees that only after all kernels
+        // have ended, and nobody can launch one any more.
         kernels.launch_in_turn(stream, || unsafe {
             kernels.launch(plan, arguments, stream)
         })
@@ -324,11 +324,11 @@ impl Member {
         for (number, launch) in launches.enumerate() {
             let protocol = self.limits().wire.of_messages();
             // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of
-            // this communicator's ranks, the buffers are as long as the messages say and left to
-            // them, this rank's operations run one after the other, and kernels of ranks on one GPU
-            // can run at the same time. This function requires all of that. The member has all
-            // other memory that the arguments name, and frees it only after the kernels that run
-            // have ended: nobody launches others once it is dropped.
+            // this communicator's ranks, the buffers are as long as the messages say and used by
+            // nothing else, this rank's operations run one after the other, and kernels of ranks on
+            // one GPU can run at the same time. This function requires all of that. The member owns
+            // all other memory that the arguments name. Its drop frees that only after all kernels
+            // have ended, and nobody can launch one any more.
             let pass = || unsafe { kernels.pass(protocol, &launch, member, stream) };
             let passed = kernels.launch_in_turn(stream, pass);
             passed.map_err(|error| error.after(number))?;
@@ -373,19 +373,9 @@ impl Member {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        let Self {
-            layout,
-            limits,
-            parts,
-        } = self;
-        parts.end().map_err(|(parts, error)| {
-            let member = Self {
-                layout,
-                limits,
-                parts,
-            };
-            Box::new((member, error))
-        })
+        self.parts
+            .end()
+            .map_err(|(parts, error)| Box::new((Self { parts, ..self }, error)))
     }
 }
 

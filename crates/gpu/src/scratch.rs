@@ -132,8 +132,8 @@ impl Scratch {
         }
     }
 
-    /// Makes kernels that begin later do nothing, by a copy in a stream of its own, for which copy
-    /// engines do not wait for kernels. Waits for the copy, but not for long.
+    /// Makes kernels that begin later do nothing, by a copy in a stream of its own: copy engines do
+    /// not wait for kernels. Waits for the copy, but not for long.
     pub(crate) fn end_kernels(&self, stream: &OwnStream) -> Result<(), Error> {
         const SOON: Duration = Duration::from_millis(200);
         const LOOK_EVERY: Duration = Duration::from_micros(20);

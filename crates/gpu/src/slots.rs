@@ -196,8 +196,9 @@ impl Slots {
         let mut nothing = self.nothing(&plan);
         let (grid, failed) = ([1, plan.threads(0)], self.member.state + FAILED);
         // SAFETY: the state and the boxes' addresses are in memory that `self` owns and that only
-        // these kernels use; with `failed` set, they read nothing else. If the driver fails, the
-        // drop of the slots waits for running kernels, or leaks the memory.
+        // these kernels use. `failed` is set during the launches, so the kernels use nothing else.
+        // If the driver fails, the drop of the slots waits for running kernels, or leaks the
+        // memory.
         unsafe {
             stream.write(self.member.boxes, boxes)?;
             stream.write(failed, &[1_u32])?;
@@ -383,21 +384,9 @@ impl Slots {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        let Self {
-            member,
-            shape,
-            least,
-            parts,
-        } = self;
-        parts.end().map_err(|(parts, error)| {
-            let slots = Self {
-                member,
-                shape,
-                least,
-                parts,
-            };
-            Box::new((slots, error))
-        })
+        self.parts
+            .end()
+            .map_err(|(parts, error)| Box::new((Self { parts, ..self }, error)))
     }
 }
 

@@ -127,9 +127,9 @@ impl Stage {
         };
         let mut posting = Launch::default().posting(self.messages);
         let (grid, failed) = ([1, LANES as u32], self.operations.failed);
-        // SAFETY: the state is in memory that `self` owns and that only these kernels use; with
-        // `failed` set, they use nothing else. If the driver fails, the drop of the stage waits for
-        // running kernels, or leaks the memory.
+        // SAFETY: the state is in memory that `self` owns and that only these kernels use. `failed`
+        // is set during the launches, so the kernels use nothing else. If the driver fails, the
+        // drop of the stage waits for running kernels, or leaks the memory.
         unsafe {
             stream.write(failed, &[1_u32])?;
             let turn = first_turn(context);
@@ -359,25 +359,9 @@ impl Stage {
     /// # Errors
     /// The driver fails.
     pub fn end(self) -> Result<(), Box<(Self, Error)>> {
-        let Self {
-            rank,
-            ranks,
-            ctas,
-            operations,
-            messages,
-            parts,
-        } = self;
-        parts.end().map_err(|(parts, error)| {
-            let stage = Self {
-                rank,
-                ranks,
-                ctas,
-                operations,
-                messages,
-                parts,
-            };
-            Box::new((stage, error))
-        })
+        self.parts
+            .end()
+            .map_err(|(parts, error)| Box::new((Self { parts, ..self }, error)))
     }
 
     /// A kernel's report on a lane's piece `number`, counted from 1; `None` before it has rung for
