@@ -25,7 +25,7 @@ mod thread;
 
 pub use event::{Held, abort, say, wants};
 pub use lines::{Lines, remark, tell};
-pub use locks::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use locks::{Condvar, Guard, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use queue::{FlushOnDrop, PATIENCE, flush};
 pub use thread::{become_own, spawn};
 #[doc(hidden)]

@@ -35,11 +35,20 @@ pub struct Mutex<T: ?Sized> {
     lock: sync::Mutex<T>,
 }
 
-/// Releases its [`Mutex`] when it is dropped.
-pub struct MutexGuard<'a, T: ?Sized> {
-    lock: sync::MutexGuard<'a, T>,
+/// Releases its lock when it is dropped.
+pub struct Guard<L> {
+    lock: L,
     held: Held,
 }
+
+/// The guard of a [`Mutex`].
+pub type MutexGuard<'a, T> = Guard<sync::MutexGuard<'a, T>>;
+
+/// The guard of a reader of a [`RwLock`].
+pub type RwLockReadGuard<'a, T> = Guard<sync::RwLockReadGuard<'a, T>>;
+
+/// The guard of the writer of a [`RwLock`].
+pub type RwLockWriteGuard<'a, T> = Guard<sync::RwLockWriteGuard<'a, T>>;
 
 impl<T> Mutex<T> {
     /// An unlocked mutex.
@@ -120,9 +129,9 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
 }
 
 #[inline]
-fn guard<T: ?Sized>(lock: sync::MutexGuard<'_, T>) -> MutexGuard<'_, T> {
+fn guard<L>(lock: L) -> Guard<L> {
     let held = Held::new();
-    MutexGuard { lock, held }
+    Guard { lock, held }
 }
 
 #[inline]
@@ -148,18 +157,18 @@ fn look<T>(deadline: Option<Instant>, attempt: impl Fn() -> Option<T>) -> Option
     }
 }
 
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
-    type Target = T;
+impl<L: Deref> Deref for Guard<L> {
+    type Target = L::Target;
 
     #[inline]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &L::Target {
         &self.lock
     }
 }
 
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+impl<L: DerefMut> DerefMut for Guard<L> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut T {
+    fn deref_mut(&mut self) -> &mut L::Target {
         &mut self.lock
     }
 }
@@ -187,9 +196,9 @@ impl Condvar {
 
     /// Waits for at most `limit`.
     pub fn wait_for<'a, T>(&self, guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, held } = guard;
+        let Guard { lock, held } = guard;
         let (lock, _) = unpoisoned(self.0.wait_timeout(lock, limit));
-        MutexGuard { lock, held }
+        Guard { lock, held }
     }
 
     /// Waits while `is_so`.
@@ -198,9 +207,9 @@ impl Condvar {
         guard: MutexGuard<'a, T>,
         is_so: impl FnMut(&mut T) -> bool,
     ) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, held } = guard;
+        let Guard { lock, held } = guard;
         let lock = unpoisoned(self.0.wait_while(lock, is_so));
-        MutexGuard { lock, held }
+        Guard { lock, held }
     }
 
     /// Waits while `is_so`, for at most `limit`.
@@ -210,9 +219,9 @@ impl Condvar {
         is_so: impl FnMut(&mut T) -> bool,
         limit: Duration,
     ) -> MutexGuard<'a, T> {
-        let MutexGuard { lock, held } = guard;
+        let Guard { lock, held } = guard;
         let (lock, _) = unpoisoned(self.0.wait_timeout_while(lock, limit, is_so));
-        MutexGuard { lock, held }
+        Guard { lock, held }
     }
 
     /// Waits while `is_so`, until `deadline` at most.
@@ -231,82 +240,29 @@ impl Condvar {
 #[derive(Debug, Default)]
 pub struct RwLock<T: ?Sized>(sync::RwLock<T>);
 
-/// Releases its [`RwLock`] when it is dropped.
-pub struct RwLockReadGuard<'a, T: ?Sized> {
-    lock: sync::RwLockReadGuard<'a, T>,
-    _held: Held,
-}
-
-/// Releases its [`RwLock`] when it is dropped.
-pub struct RwLockWriteGuard<'a, T: ?Sized> {
-    lock: sync::RwLockWriteGuard<'a, T>,
-    _held: Held,
-}
-
 impl<T: ?Sized> RwLock<T> {
     /// Waits for the lock, to read.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        reading(unpoisoned(self.0.read()))
+        guard(unpoisoned(self.0.read()))
     }
 
     /// Tries to take the lock, to read, for at most `limit`.
     pub fn try_read_for(&self, limit: Duration) -> Option<RwLockReadGuard<'_, T>> {
-        let attempt = || free(self.0.try_read()).map(reading);
+        let attempt = || free(self.0.try_read()).map(guard);
         look(Instant::now().checked_add(limit), attempt)
     }
 
     /// Waits for the lock, to write.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        writing(unpoisoned(self.0.write()))
+        guard(unpoisoned(self.0.write()))
     }
 
     /// The lock, to write, if nobody has it.
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        free(self.0.try_write()).map(writing)
-    }
-}
-
-#[inline]
-fn reading<T: ?Sized>(lock: sync::RwLockReadGuard<'_, T>) -> RwLockReadGuard<'_, T> {
-    RwLockReadGuard {
-        lock,
-        _held: Held::new(),
-    }
-}
-
-#[inline]
-fn writing<T: ?Sized>(lock: sync::RwLockWriteGuard<'_, T>) -> RwLockWriteGuard<'_, T> {
-    RwLockWriteGuard {
-        lock,
-        _held: Held::new(),
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockReadGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.lock
-    }
-}
-
-impl<T: ?Sized> Deref for RwLockWriteGuard<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        &self.lock
-    }
-}
-
-impl<T: ?Sized> DerefMut for RwLockWriteGuard<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.lock
+        free(self.0.try_write()).map(guard)
     }
 }
 
