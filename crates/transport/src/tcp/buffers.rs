@@ -4,13 +4,11 @@ use super::header::HEADER_BYTES;
 use super::resize;
 use crate::LinkError;
 
-/// Offset of a frame (header, then payload) in its buffer. It makes the payload start at a multiple
-/// of 16 bytes, since the allocator aligns to 16.
-pub(super) const FRAME: usize = 8;
-/// Offset of the payload.
-pub(super) const PAYLOAD: usize = FRAME + HEADER_BYTES;
+/// Offset of the payload in a buffer, behind the header. Like the allocator's memory, it is at a
+/// multiple of 16 bytes.
+pub(super) const PAYLOAD: usize = HEADER_BYTES;
 
-/// The least room for a payload: many small messages may wait for acknowledgements.
+/// The least room for a payload with its padding: many small messages may wait to be acknowledged.
 const LEAST: usize = 16;
 
 /// Buffers that hold nothing now, by the room for a payload, which is a power of two. A message

@@ -7,11 +7,20 @@ use std::ops::RangeInclusive;
 use crate::LinkError;
 
 /// Bytes of a header on the wire.
-pub const HEADER_BYTES: usize = 24;
+///
+/// The kernel copies what is sent to pages of its own, mostly from the start of one on, and by `rep
+/// movsb`. That is slow at some distances: see `copies_slowly` of the crate `compute`. Large blocks
+/// of allocators begin 0, 16 or 64 bytes after the start of a page, which are fast distances from
+/// here.
+pub const HEADER_BYTES: usize = 64;
+/// The padding makes payloads multiples of this on the wire: what comes after them is to be copied
+/// as fast.
+const ALIGN: usize = 16;
 
-const MAGIC: u32 = u32::from_le_bytes(*b"SpkL");
+const MAGIC: u64 = u64::from_le_bytes(*b"SparkTCP");
 
-/// The header of a message: magic, sequence number, length, tag, all little-endian.
+/// The header of a message: magic, sequence number, length, tag, each a little-endian word of 64
+/// bits; the rest is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The number of the message.
@@ -22,14 +31,16 @@ pub struct Header {
     pub tag: u64,
 }
 
+type Words = [u64; HEADER_BYTES / size_of::<u64>()];
+
 impl Header {
     /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let words: Words = [MAGIC, self.sequence, self.len.into(), self.tag, 0, 0, 0, 0];
         let mut bytes = [0; HEADER_BYTES];
-        bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[4..12].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.len.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
+        for (place, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
@@ -42,31 +53,9 @@ impl Header {
         sequences: RangeInclusive<u64>,
         slot_bytes: usize,
     ) -> Result<Self, LinkError> {
-        let [
-            m0,
-            m1,
-            m2,
-            m3,
-            s0,
-            s1,
-            s2,
-            s3,
-            s4,
-            s5,
-            s6,
-            s7,
-            l0,
-            l1,
-            l2,
-            l3,
-            tag @ ..,
-        ] = *bytes;
-        let magic = u32::from_le_bytes([m0, m1, m2, m3]);
-        let header = Self {
-            sequence: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-            len: u32::from_le_bytes([l0, l1, l2, l3]),
-            tag: u64::from_le_bytes(tag),
-        };
+        let (words, _) = bytes.as_chunks();
+        let [magic, sequence, len, tag, rest @ ..]: Words =
+            std::array::from_fn(|at| u64::from_le_bytes(words[at]));
         let expect = |what: &str, expected: &dyn Display, seen: &dyn Display| {
             Err(LinkError::Protocol(format!(
                 "expected {what} {expected}, saw {seen}"
@@ -74,14 +63,27 @@ impl Header {
         };
         if magic != MAGIC {
             expect("a message's first word", &MAGIC, &magic)
-        } else if !sequences.contains(&header.sequence) {
-            expect("message number", sequences.end(), &header.sequence)
-        } else if header.len as usize > slot_bytes {
-            expect("a length of at most", &slot_bytes, &header.len)
+        } else if !sequences.contains(&sequence) {
+            expect("message number", sequences.end(), &sequence)
+        } else if let Some(word) = rest.iter().find(|&&word| word != 0) {
+            expect("the rest of a header to be", &0, word)
         } else {
-            Ok(header)
+            match u32::try_from(len) {
+                Ok(len) if len as usize <= slot_bytes => Ok(Self { sequence, len, tag }),
+                _ => expect("a length of at most", &slot_bytes, &len),
+            }
         }
     }
+}
+
+/// Bytes of a payload on the wire, with its padding.
+pub(super) fn padded(payload: usize) -> usize {
+    payload.next_multiple_of(ALIGN)
+}
+
+/// What follows a payload of that many bytes, up to the next header.
+pub(super) fn padding(payload: usize) -> &'static [u8] {
+    &[0; ALIGN][..padded(payload) - payload]
 }
 
 #[cfg(test)]
@@ -107,8 +109,8 @@ mod tests {
         ) {
             let mut bytes = bytes;
             if magic {
-                bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-                bytes[4..12].copy_from_slice(&sequence.to_le_bytes());
+                bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+                bytes[8..16].copy_from_slice(&sequence.to_le_bytes());
             }
             match Header::parse(&bytes, sequence..=sequence, slot_bytes) {
                 Ok(header) => {
@@ -135,7 +137,11 @@ mod tests {
             let error = Header::parse(&bytes, sequence..=sequence, slot_bytes).unwrap_err();
             assert!(error.to_string().contains(what), "{error}");
         }
-        let garbage = *b"GET / HTTP/1.1\r\nHost: a\r";
+        let mut long = header.encode();
+        long[HEADER_BYTES - 1] = 1;
+        let error = Header::parse(&long, 7..=7, 64).unwrap_err();
+        assert!(error.to_string().contains("rest of a header"), "{error}");
+        let garbage = [b'G'; HEADER_BYTES];
         let error = Header::parse(&garbage, 0..=0, 64).unwrap_err();
         assert!(error.to_string().contains("first word"), "{error}");
     }

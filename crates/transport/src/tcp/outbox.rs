@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::buffers::{Buffers, FRAME, PAYLOAD};
+use super::buffers::{Buffers, PAYLOAD};
 use super::ended_by;
 use super::ending::{Connected, end_of};
 use super::frame::Frame;
-use super::header::{HEADER_BYTES, Header};
+use super::header::{HEADER_BYTES, Header, padded, padding};
 use super::part::Part;
 use super::stream::Stream;
 use crate::{Geometry, LinkError};
@@ -222,8 +222,8 @@ impl Outbox {
         len: usize,
         tag: u64,
     ) -> Result<(), LinkError> {
-        bytes[FRAME..PAYLOAD].copy_from_slice(&self.header(len, tag));
-        self.begin(Frame::new(bytes, PAYLOAD + len))
+        bytes[..PAYLOAD].copy_from_slice(&self.header(len, tag));
+        self.begin(Frame::new(bytes, PAYLOAD + padded(len)))
     }
 
     /// Sends a message as far as the kernel accepts it now.
@@ -249,11 +249,12 @@ impl Outbox {
         let outgoing = &mut self.sockets[socket];
         let mut sent = 0;
         if outgoing.queue.is_empty() {
-            let parts = [Part::new(&header), Part::new(payload)];
+            let padding = padding(payload.len());
+            let parts = [&header, payload, padding].map(Part::new);
             let taken = outgoing.stream.send(&parts);
             sent = taken.or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
             outgoing.accepted += sent as u64;
-            if sent == HEADER_BYTES + payload.len() {
+            if sent == HEADER_BYTES + padded(payload.len()) {
                 self.add(Frame::default());
                 self.finish(message);
                 return Ok(());
@@ -261,10 +262,10 @@ impl Outbox {
             outgoing.written = sent;
         }
         let mut bytes = self.buffers.take(payload.len())?;
-        bytes[FRAME..PAYLOAD].copy_from_slice(&header);
-        let rest = sent.saturating_sub(HEADER_BYTES);
+        bytes[..PAYLOAD].copy_from_slice(&header);
+        let rest = sent.saturating_sub(HEADER_BYTES).min(payload.len());
         bytes[PAYLOAD + rest..PAYLOAD + payload.len()].copy_from_slice(&payload[rest..]);
-        self.add(Frame::new(bytes, PAYLOAD + payload.len()));
+        self.add(Frame::new(bytes, PAYLOAD + padded(payload.len())));
         self.sockets[socket].queue.push_back(message);
         self.unsent += 1;
         Ok(())

@@ -17,6 +17,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 use spark_ccl_testing::{Need, has};
 
+use super::header::padding;
 use super::{HEADER_BYTES, Header, Rx, Tx, link};
 use crate::conformance::{self, Harness, LinkEnd};
 use crate::{Direct, Geometry, LinkError, LinkRx, LinkTx};
@@ -221,7 +222,8 @@ fn frame(message: usize, len: usize) -> Vec<u8> {
         len: len as u32,
         tag,
     };
-    [&header.encode()[..], &payload(message, len)].concat()
+    let payload = payload(message, len);
+    [&header.encode()[..], &payload, padding(len)].concat()
 }
 
 fn ending(rx: &mut Rx) -> LinkError {
@@ -255,7 +257,7 @@ proptest! {
             // Receives whatever is complete now, so that the next bytes find the buffer in all of
             // its states.
             while message < lens.len() {
-                let end: usize = lens[..=message].iter().map(|len| HEADER_BYTES + len).sum();
+                let end: usize = lens[..=message].iter().map(|&len| frame(0, len).len()).sum();
                 if end > written {
                     break;
                 }
@@ -274,10 +276,10 @@ proptest! {
     #[test]
     fn a_damaged_header_ends_the_stream_and_what_came_before_arrives(
         message in 0_usize..3,
-        at in 0_usize..16,
+        at in 0_usize..24,
         flip in 1_u8..,
     ) {
-        // Only a flip within the length (bytes 12 to 15) may leave a valid header.
+        // Only a flip within the length (bytes 16 to 23) may leave a valid header.
         let lens = [64, 0, 256];
         let mut bytes: Vec<u8> = Vec::new();
         for (number, &len) in lens.iter().enumerate() {
@@ -305,12 +307,12 @@ proptest! {
                 Err(error) => break error,
             }
         };
-        prop_assert!(seen == 0 || (12..16).contains(&at));
+        prop_assert!(seen == 0 || (16..24).contains(&at));
         prop_assert!(matches!(error, LinkError::Protocol(_) | LinkError::Closed), "{}", error);
     }
 
     #[test]
-    fn garbage_never_arrives(bytes in proptest::collection::vec(any::<u8>(), 24..4000)) {
+    fn garbage_never_arrives(bytes in proptest::collection::vec(any::<u8>(), HEADER_BYTES..4000)) {
         let (mut peer, _tx, mut rx) = raw(SMALL);
         peer.write_all(&bytes).unwrap();
         let error = ending(&mut rx);

@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 
-use super::super::buffers::{FRAME, PAYLOAD};
+use super::super::buffers::PAYLOAD;
 use super::super::frame::Frame;
 use super::{Outbox, Outgoing};
 use crate::LinkError;
@@ -26,7 +26,7 @@ impl Outbox {
         }
         let message = self.next;
         let mut bytes = self.buffers.take(0)?;
-        bytes[FRAME..PAYLOAD].copy_from_slice(&self.header(payload.len(), tag));
+        bytes[..PAYLOAD].copy_from_slice(&self.header(payload.len(), tag));
         // SAFETY: the pointer is valid for reads, also while and after the owner writes, until
         // `is_back`, `withdraw` or drop, and nothing is written before the peer has the message
         // (this function's contract). `is_back` has the frame keep a copy, or finds it forgotten;

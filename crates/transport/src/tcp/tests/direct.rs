@@ -76,13 +76,13 @@ fn messages_with_and_without_slots_keep_their_order() {
 fn what_is_sent_from_elsewhere_may_change_at_once() {
     let (mut peer, mut tx, _rx) = raw(LARGE);
     let mut expected = Vec::new();
-    let mut bytes = vec![0; LARGE.slot_bytes];
     // Until both the kernel's buffer and the slots are full.
     let mut message = 0;
     loop {
-        bytes.copy_from_slice(&payload(message, LARGE.slot_bytes));
+        let len = LARGE.slot_bytes - message % 20;
+        let mut bytes = payload(message, len);
         match tx.send_from(&bytes, message as u64).unwrap() {
-            Direct::Done => expected.extend(frame(message, LARGE.slot_bytes)),
+            Direct::Done => expected.extend(frame(message, len)),
             Direct::NotYet => break,
             Direct::Unable => panic!("a large message"),
         }
@@ -95,6 +95,24 @@ fn what_is_sent_from_elsewhere_may_change_at_once() {
         poll("flush", || tx.flush().unwrap().then_some(()));
     });
     assert!(seen == expected);
+}
+
+/// Wherever the kernel copies from and to, the places are alike within 16 bytes: see `ALIGN`.
+#[test]
+fn payloads_are_at_multiples_of_16_bytes_whatever_comes_before() {
+    let (mut peer, mut tx, _rx) = raw(LARGE);
+    let lens = [1, 9_001, 15, 16, 40_007, 64 << 10];
+    for (message, &len) in lens.iter().enumerate() {
+        send(&mut tx, message, len);
+        let mut head = [0; HEADER_BYTES];
+        peer.read_exact(&mut head).unwrap();
+        assert_eq!(head, frame(message, len)[..HEADER_BYTES]);
+        let mut rest = vec![1; len.next_multiple_of(16)];
+        peer.read_exact(&mut rest).unwrap();
+        assert_eq!(rest[..len], payload(message, len));
+        assert!(rest[len..].iter().all(|&byte| byte == 0));
+    }
+    assert_eq!(HEADER_BYTES % 16, 0);
 }
 
 #[test]

@@ -400,12 +400,7 @@ fn reset_with_a_message() -> Connection {
     let target = listener.local_addr().unwrap();
     ours.connect(&target.into()).unwrap();
     let theirs = Connection::new(Unshared::new(listener.accept().unwrap().0.into()));
-    let header = Header {
-        sequence: 0,
-        len: 100,
-        tag: 0,
-    };
-    let frame = [&header.encode()[..], &payload(0, 100)].concat();
+    let frame = frame(0, 100);
     (&ours).write_all(&frame).unwrap();
     poll("the message", || {
         (theirs.unread() as usize == frame.len()).then_some(())
