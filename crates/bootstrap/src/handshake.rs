@@ -32,7 +32,7 @@ use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
 use crate::{Error, Secret, StreamId, StreamKind};
 
 /// The version of the bootstrap's wire protocol.
-pub(crate) const PROTOCOL: u16 = 4;
+pub(crate) const PROTOCOL: u16 = 5;
 /// The longest frame before both sides are authenticated.
 pub(crate) const MAX_HANDSHAKE: usize = 256;
 /// The roles, which are part of a proof.

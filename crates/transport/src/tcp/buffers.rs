@@ -8,7 +8,7 @@ use crate::LinkError;
 /// multiple of 16 bytes.
 pub(super) const PAYLOAD: usize = HEADER_BYTES;
 
-/// The least room for a payload with its padding: many small messages may wait to be acknowledged.
+/// The least room for a payload: many small messages may wait to be acknowledged.
 const LEAST: usize = 16;
 
 /// Buffers that hold nothing now, by the room for a payload, which is a power of two. A message

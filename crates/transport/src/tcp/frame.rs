@@ -10,14 +10,13 @@
 use std::ptr::NonNull;
 
 use super::buffers::PAYLOAD;
-use super::header::{padded, padding};
 use super::part::Part;
 
 /// A message; without bytes if it need not be sent again.
 #[derive(Default)]
 pub(super) struct Frame {
-    /// One of [`Buffers`](super::buffers::Buffers)': the header, then the payload with its
-    /// padding, unless it is lent.
+    /// One of [`Buffers`](super::buffers::Buffers)': the header, then the payload, unless it
+    /// is lent.
     buffer: Vec<u8>,
     /// Offset of the end in the buffer.
     end: usize,
@@ -61,23 +60,18 @@ impl Frame {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.end + self.lent_bytes().map_or(0, padded)
+        self.end + self.lent_bytes().unwrap_or(0)
     }
 
     /// The bytes after the first `skip`.
-    pub(super) fn parts(&self, mut skip: usize) -> [Part<'_>; 3] {
+    pub(super) fn parts(&self, skip: usize) -> [Part<'_>; 2] {
         let own = Part::new(&self.buffer[..self.end]);
         let lent = self.lent.as_ref().map_or(Part::new(&[]), |lent| {
             // SAFETY: the pointer is valid for reads until `keep` or `forget` (contract of `lent`),
             // which take the frame mutably, and so end the part.
             unsafe { Part::lent(lent.0) }
         });
-        let padding = Part::new(padding(lent.len()));
-        [own, lent, padding].map(|part| {
-            let rest = part.after(skip);
-            skip -= part.len() - rest.len();
-            rest
-        })
+        [own.after(skip), lent.after(skip.saturating_sub(own.len()))]
     }
 
     /// Copies the bytes after the first `skip`.
@@ -88,8 +82,8 @@ impl Frame {
     }
 
     fn copy_to(&self, room: &mut [u8], skip: usize) {
-        let parts = self.parts(skip).into_iter();
-        parts.fold(room, |room, part| part.copy_to(room));
+        let [own, lent] = self.parts(skip);
+        lent.copy_to(own.copy_to(room));
     }
 
     /// Copies the message to a buffer, so that its payload need not be lent any more. Returns the
@@ -118,17 +112,17 @@ mod tests {
     /// has stayed valid.
     #[test]
     fn what_is_lent_may_be_written_and_copied_after_that() {
-        let mut memory = [1; 48];
+        let mut memory = [1; 40];
         let owner = NonNull::from(&mut memory[..]);
         let header = vec![0; PAYLOAD];
         // SAFETY: the memory outlives the frame.
         let mut frame = unsafe { Frame::lent(header, owner) };
-        assert_eq!(frame.copy(HEADER_BYTES), [1; 48]);
+        assert_eq!(frame.copy(HEADER_BYTES), [1; 40]);
         // SAFETY: the frame is not being read.
         unsafe { owner.cast::<u8>().write(2) };
         frame.keep(vec![0; PAYLOAD + memory.len()]);
         assert_eq!(frame.lent_bytes(), None);
-        assert_eq!(frame.copy(HEADER_BYTES + 1), [1; 47]);
+        assert_eq!(frame.copy(HEADER_BYTES + 1), [1; 39]);
         assert_eq!(frame.copy(HEADER_BYTES)[0], 2);
     }
 }

@@ -13,9 +13,6 @@ use crate::LinkError;
 /// of allocators begin 0, 16 or 64 bytes after the start of a page, which are fast distances from
 /// here.
 pub const HEADER_BYTES: usize = 64;
-/// The padding makes payloads multiples of this on the wire: what comes after them is to be copied
-/// as fast.
-const ALIGN: usize = 16;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"SparkTCP");
 
@@ -74,16 +71,6 @@ impl Header {
             }
         }
     }
-}
-
-/// Bytes of a payload on the wire, with its padding.
-pub(super) fn padded(payload: usize) -> usize {
-    payload.next_multiple_of(ALIGN)
-}
-
-/// What follows a payload of that many bytes, up to the next header.
-pub(super) fn padding(payload: usize) -> &'static [u8] {
-    &[0; ALIGN][..padded(payload) - payload]
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::io::IoSliceMut;
 use std::ops::RangeInclusive;
 
-use super::header::{HEADER_BYTES, Header, padded, padding};
+use super::header::{HEADER_BYTES, Header};
 use super::stream::Stream;
 use super::{ended_by, resize};
 use crate::{Direct, LinkError};
@@ -29,8 +29,7 @@ pub(super) struct Inbox {
     /// The message at the head is being received directly, and this many of its bytes have arrived;
     /// its header is no longer in the buffer.
     placed: Option<usize>,
-    /// How many bytes come before the next header: padding of a message that was received directly,
-    /// or the rest of one that has come over another socket.
+    /// How many bytes come before the next header, of a message that has come over another socket.
     outdated: usize,
     /// Why no more can be read.
     pub(super) ended: Option<LinkError>,
@@ -108,7 +107,6 @@ impl Inbox {
                 0
             }
         };
-        let payload_bytes = payload.len();
         let rest = &mut payload[placed..];
         let buffered = rest.len().min(self.end - self.start);
         rest[..buffered].copy_from_slice(&self.bytes[self.start..self.start + buffered]);
@@ -118,8 +116,7 @@ impl Inbox {
         let read = if rest.is_empty() {
             0
         } else {
-            let behind = padding(payload_bytes).len() + HEADER_BYTES;
-            self.read_into(stream, rest, behind)?
+            self.read_into(stream, rest)?
         };
         if read < rest.len() {
             self.placed = Some(placed + buffered + read);
@@ -127,7 +124,6 @@ impl Inbox {
         }
         self.placed = None;
         self.header = None;
-        self.outdated = padding(payload_bytes).len();
         Ok(Direct::Done)
     }
 
@@ -177,7 +173,7 @@ impl Inbox {
                 .take_if(|head| head.sequence < expected.sequence)
             {
                 self.outdated += match self.placed.take() {
-                    Some(placed) => padded(old.len as usize) - placed,
+                    Some(placed) => old.len as usize - placed,
                     None => frame_bytes(&old),
                 };
             }
@@ -224,7 +220,7 @@ impl Inbox {
             self.start = 0;
         }
         if needed > self.bytes.len() {
-            let largest = padded(slot_bytes) + 2 * HEADER_BYTES;
+            let largest = slot_bytes + 2 * HEADER_BYTES;
             let size = if needed <= SMALL_BYTES {
                 SMALL_BYTES
             } else {
@@ -235,20 +231,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// Reads into a message's destination, and the bytes behind it, up to the end of the next
-    /// header, into the buffer, which is empty.
-    fn read_into(
-        &mut self,
-        stream: &dyn Stream,
-        rest: &mut [u8],
-        behind: usize,
-    ) -> Result<usize, LinkError> {
+    /// Reads into a message's destination, and the next header into the buffer, which is empty.
+    fn read_into(&mut self, stream: &dyn Stream, rest: &mut [u8]) -> Result<usize, LinkError> {
         self.check_open()?;
         (self.start, self.end) = (0, 0);
         let missing = rest.len();
         let mut spaces = [
             IoSliceMut::new(rest),
-            IoSliceMut::new(&mut self.bytes[..behind]),
+            IoSliceMut::new(&mut self.bytes[..HEADER_BYTES]),
         ];
         let got = stream.receive(&mut spaces);
         let count = self.received(stream, got)?;
@@ -290,5 +280,5 @@ fn received_directly() -> LinkError {
 }
 
 fn frame_bytes(header: &Header) -> usize {
-    HEADER_BYTES + padded(header.len as usize)
+    HEADER_BYTES + header.len as usize
 }

@@ -16,7 +16,7 @@ use super::buffers::{Buffers, PAYLOAD};
 use super::ended_by;
 use super::ending::{Connected, end_of};
 use super::frame::Frame;
-use super::header::{HEADER_BYTES, Header, padded, padding};
+use super::header::{HEADER_BYTES, Header};
 use super::part::Part;
 use super::stream::Stream;
 use crate::{Geometry, LinkError};
@@ -223,7 +223,7 @@ impl Outbox {
         tag: u64,
     ) -> Result<(), LinkError> {
         bytes[..PAYLOAD].copy_from_slice(&self.header(len, tag));
-        self.begin(Frame::new(bytes, PAYLOAD + padded(len)))
+        self.begin(Frame::new(bytes, PAYLOAD + len))
     }
 
     /// Sends a message as far as the kernel accepts it now.
@@ -249,12 +249,11 @@ impl Outbox {
         let outgoing = &mut self.sockets[socket];
         let mut sent = 0;
         if outgoing.queue.is_empty() {
-            let padding = padding(payload.len());
-            let parts = [&header, payload, padding].map(Part::new);
+            let parts = [Part::new(&header), Part::new(payload)];
             let taken = outgoing.stream.send(&parts);
             sent = taken.or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
             outgoing.accepted += sent as u64;
-            if sent == HEADER_BYTES + padded(payload.len()) {
+            if sent == HEADER_BYTES + payload.len() {
                 self.add(Frame::default());
                 self.finish(message);
                 return Ok(());
@@ -263,9 +262,9 @@ impl Outbox {
         }
         let mut bytes = self.buffers.take(payload.len())?;
         bytes[..PAYLOAD].copy_from_slice(&header);
-        let rest = sent.saturating_sub(HEADER_BYTES).min(payload.len());
+        let rest = sent.saturating_sub(HEADER_BYTES);
         bytes[PAYLOAD + rest..PAYLOAD + payload.len()].copy_from_slice(&payload[rest..]);
-        self.add(Frame::new(bytes, PAYLOAD + padded(payload.len())));
+        self.add(Frame::new(bytes, PAYLOAD + payload.len()));
         self.sockets[socket].queue.push_back(message);
         self.unsent += 1;
         Ok(())

@@ -17,7 +17,6 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 use spark_ccl_testing::{Need, has};
 
-use super::header::padding;
 use super::{HEADER_BYTES, Header, Rx, Tx, link};
 use crate::conformance::{self, Harness, LinkEnd};
 use crate::{Direct, Geometry, LinkError, LinkRx, LinkTx};
@@ -222,8 +221,7 @@ fn frame(message: usize, len: usize) -> Vec<u8> {
         len: len as u32,
         tag,
     };
-    let payload = payload(message, len);
-    [&header.encode()[..], &payload, padding(len)].concat()
+    [&header.encode()[..], &payload(message, len)].concat()
 }
 
 fn ending(rx: &mut Rx) -> LinkError {
