@@ -16,16 +16,18 @@ step() {
     log=$(mktemp -p "$output")
     printf '\n=== %s (%s s)\n' "$name" "$SECONDS"
     shift
-    exec {pipe}> >(tee "$log")
+    # What a step prints while a signal ends it, too: without a reader it would end at once.
+    exec {pipe}> >(trap '' INT TERM && exec tee "$log")
     shown=$!
     "$@" >&$pipe 2>&1 {pipe}>&- || code=$?
     exec {pipe}>&-
     # A process that the step has left may hold the pipe for ever.
-    timeout 5 tail -s 0.1 -f --pid=$shown /dev/null || true
-    [ $code = 0 ] || {
-        printf '\n=== FAILED with %s: %s (%s s)\n' $code "$name" "$SECONDS"
-        reasons "$log"
-    } >>"$failures"
+    timeout 5 tail -s 0.1 -f --pid=$shown /dev/null ||
+        printf '\n=== Has left a process behind, which took 5 s: %s\n' "$name"
+    if [ $code != 0 ]; then
+        printf '\n=== FAILED with %s: %s (%s s)\n' $code "$name" "$SECONDS" | tee -a "$failures"
+        reasons "$log" >>"$failures"
+    fi
     rm "$log"
     printf '%6d s  %s\n' $((SECONDS - start)) "$name" >>"$times"
     return $code
@@ -45,16 +47,20 @@ part() {
     [[ " $parts " != *" $1 "* ]] || step "${@:2}"
 }
 
-# beside FUNCTION: starts it in the background. It gets the processor time that other steps leave.
+# beside FUNCTION: starts it in the background.
 beside() {
+    : >"$output/$1"
     # With job control, a process in the background leads a group.
     set -m
-    (
-        renice -n 19 -p "$BASHPID" >/dev/null
-        "$1"
-    ) </dev/null >"$output/$1" 2>&1 &
+    ("$1") </dev/null >"$output/$1" 2>&1 &
     set +m
     groups[$1]=$!
+}
+
+# give_way: what `beside` has started, and calls this, gets the processor time that other steps
+# leave. That may be too little for steps with limits of time.
+give_way() {
+    renice -n 19 -p "$BASHPID" >/dev/null
 }
 
 # finish FUNCTION: waits for it, shows its output, and returns its exit status.
@@ -76,8 +82,21 @@ all_passed() {
 # Shows what steps in the background have printed so far, and last why steps failed.
 at_end() {
     local group
-    for group in "${groups[@]}"; do kill -- "-$group" || true; done
+    # Whatever fails here, the rest follows.
+    set +e
+    for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done
+    for group in "${groups[@]}"; do await "$group"; done
     for group in "${!groups[@]}"; do tail -n 1000 "$output/$group"; done
     cat "$failures"
     rm -rf "$output"
+}
+
+# await GROUP: waits, at most 5 s, until the processes of a group have cleaned up.
+await() {
+    local try
+    for try in {1..50}; do
+        kill -0 -- "-$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    echo "5 s after they were told to end, there are still processes of group $1" >&2
 }
