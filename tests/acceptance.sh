@@ -93,13 +93,14 @@ kill_once() {
     [ $elapsed -lt 2000 ]
 }
 
-# A busy machine is late by chance: five attempts, as of the tests.
+# A busy machine is late by chance, a few times in all: then there is another attempt.
+late=0
 kill_promptly() {
-    local attempt
-    for attempt in 1 2 3 4 5; do
-        ! kill_once "$@" || return 0
+    until kill_once "$@"; do
+        late=$((late + 1))
+        echo "kill: that was late, $late of at most 4 times"
+        [ $late -le 4 ] || fail "$late attempts were late"
     done
-    fail "each of $attempt attempts was late"
 }
 
 kill_ranks() {
@@ -112,6 +113,7 @@ kill_ranks() {
     done
     [ "$(ls /dev/shm)" = "$before" ] || fail "something was left in /dev/shm"
     ! pgrep -x spark-perf >/dev/null || fail "a process was left behind"
+    echo "kill: $late attempts were late"
 }
 
 for part in "${@:-matrix launchers kill}"; do
