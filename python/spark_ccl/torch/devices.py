@@ -198,8 +198,10 @@ class DeviceCalls(Calls):
             return self._hold(work)
         with self._order:
             self.flush()
-            own = any([one.is_async for one in started]) or not started
-            self._launch([work], self._stream if own else started[0].current, has_begun_now=True)
+            own = any([one.is_async for one in started])
+            # A work without calls is over when the current stream gets there.
+            current = started[0].current if started else self.current_stream()
+            self._launch([work], self._stream if own else current, has_begun_now=True)
         return work
 
     def _launch(
