@@ -141,9 +141,10 @@ def keep_freed_memory() -> None:
     and none of the first model's.
     """
     libc = ctypes.CDLL(None)
-    libc.mallopt(M_TRIM_THRESHOLD, 1 << 30)
-    # Older versions take no more.
-    libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+    # Older versions take no more than 32 MiB.
+    kept = [libc.mallopt(M_TRIM_THRESHOLD, 1 << 30), libc.mallopt(M_MMAP_THRESHOLD, 32 << 20)]
+    if 0 in kept:
+        tell("note: the C library may return freed memory to the kernel, which makes steps slower")
 
 
 def of_rank_alone(rounds: int) -> float:
