@@ -17,3 +17,4 @@ pub mod handles;
 pub mod started;
 
 pub use comm::Comm;
+pub use spark_ccl_fork::Process;

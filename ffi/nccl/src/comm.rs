@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use spark_ccl::{Cancel, Communicator, Error};
+use spark_ccl_abi::Process;
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
@@ -62,6 +63,8 @@ pub(crate) struct Comm {
 pub(crate) struct InProgress {
     comm: Arc<Comm>,
     group: Option<u64>,
+    /// The process that has begun it.
+    process: Process,
 }
 
 impl spark_ccl_abi::Comm for Comm {
@@ -72,6 +75,10 @@ impl spark_ccl_abi::Comm for Comm {
 
 impl Drop for InProgress {
     fn drop(&mut self) {
+        // A forked child may have inherited the lock while another thread held it.
+        if !self.process.is_here() {
+            return;
+        }
         let mut meetings = self.comm.meetings.lock();
         if let Some(own) = meetings.iter().position(|&group| group == self.group) {
             meetings.swap_remove(own);
@@ -108,8 +115,11 @@ impl Comm {
     pub(crate) fn begin_meeting(self: &Arc<Self>) -> InProgress {
         let group = groups::number();
         self.meetings.lock().push(group);
-        let comm = Arc::clone(self);
-        InProgress { comm, group }
+        InProgress {
+            comm: Arc::clone(self),
+            group,
+            process: Process::here(),
+        }
     }
 }
 
@@ -302,8 +312,8 @@ pub(crate) fn destroy(comm: ncclComm_t) -> Status {
     })
 }
 
-/// A destroy that has not begun. In a group that fails it never does, and then the application may
-/// destroy the communicator again.
+/// A destroy that has not begun. In a group of which a call could not begin it never does, and then
+/// the application may destroy the communicator again.
 struct Leaving(Option<Arc<Member>>);
 
 impl Leaving {

@@ -150,7 +150,7 @@ static void in_the_background(void)
     }
 }
 
-/* A group that fails destroys nothing. */
+/* A group of which a call could not begin destroys nothing. */
 static void destroy_in_a_group(void)
 {
     ncclComm_t alone;
