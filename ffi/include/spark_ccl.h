@@ -434,9 +434,8 @@ spark_ccl_result spark_ccl_all_reduce(spark_ccl_comm *comm, const void *send, vo
                                       const spark_ccl_options *options);
 
 /*
- * The root's recv[i] becomes the reduction of all ranks' send[i]. `send` has `count` elements. The
- * root's `recv` has as many; other ranks' `recv` is ignored. In place if they are the same on the
- * root.
+ * The root's recv[i] becomes the reduction of all ranks' send[i]. `send` and the root's `recv` have
+ * `count` elements; other ranks' `recv` is ignored. In place if both are the same on the root.
  */
 spark_ccl_result spark_ccl_reduce(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                   spark_ccl_dtype dtype, spark_ccl_op op, int root,
