@@ -2,6 +2,7 @@
 
 mod files;
 pub(crate) mod loading;
+mod lock;
 pub(crate) mod manifest;
 pub(crate) mod shard;
 
@@ -66,8 +67,7 @@ impl<O: Optimizer> DataParallel<O> {
         all(comm, finished.map_err(Complaint::from))?;
         let step = self.steps();
         compare_states(comm, step, sampler)?;
-        let peer = comm.peer(comm.rank())?;
-        let run = format!("process {} on {}", peer.pid, peer.host);
+        let run = run(comm, store)?;
         all(comm, first(comm, || store.prepare(step, &run)))?;
         let shard = self.shard(comm).encode();
         let name = shard::file_name(comm.rank(), comm.size());
@@ -153,6 +153,17 @@ impl<O: Optimizer> DataParallel<O> {
             records: records.collect(),
         }
     }
+}
+
+/// The name of this run, which is rank 0's, for all ranks: any of them may be rank 0 later.
+/// Collective.
+fn run(comm: &Communicator, store: &Checkpoints) -> Result<String, Error> {
+    let peer = comm.peer(comm.rank())?;
+    let process = format!("process {} on {}", peer.pid, peer.host);
+    let run = agreement::tell(comm, 0, store.lock.run(&process).as_bytes())?;
+    let run = String::from_utf8_lossy(&run).into_owned();
+    store.lock.learn(run.clone());
+    Ok(run)
 }
 
 /// The newest checkpoint that rank 0 sees, and its manifest's hash, for all ranks. Collective.

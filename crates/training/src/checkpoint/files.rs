@@ -1,14 +1,14 @@
 //! The files of checkpoints. A checkpoint is written into a folder with another name, which gets
 //! its own name when all is on the disk: a folder with that name is whole.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::lock::Lock;
 use super::manifest::{Manifest, ShardEntry, hex};
 use super::wrong;
 use crate::agreement::Outcome;
@@ -17,21 +17,18 @@ use crate::model::to_json;
 const MANIFEST: &str = "manifest.json";
 const WRITING: &str = ".writing-";
 const REMOVING: &str = ".removing-";
-/// Locked by the run that saves into the folder. It says which.
-const LOCK: &str = ".lock";
-/// The kernel may still be ending a process that was killed, whose lock it frees then.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A folder of checkpoints. All ranks need the same one, on a file system that they share.
 ///
-/// The first [`save`](crate::DataParallel::save) locks it for this value and its clones, until they
-/// are dropped or the process ends.
+/// One training per folder: the first [`save`](crate::DataParallel::save) locks it for this value
+/// and its clones, until they are dropped or the process ends. Keep it after
+/// [`recover`](spark_ccl::Communicator::recover) or `shrink`, where a rank that hangs may still
+/// have the lock: it knows that this is the same run.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
     folder: PathBuf,
     kept: usize,
-    /// The file that is locked, on rank 0 from the first checkpoint on.
-    lock: Arc<OnceLock<File>>,
+    pub(super) lock: Arc<Lock>,
 }
 
 impl Checkpoints {
@@ -64,7 +61,7 @@ impl Checkpoints {
     pub(super) fn prepare(&self, step: u64, run: &str) -> Outcome<()> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| wrong(folder, error))?;
-        self.lock(run)?;
+        self.lock.take(folder, run)?;
         if let Some(((newest, _), name)) = self.whole()?.pop()
             && newest > step
         {
@@ -82,46 +79,6 @@ impl Checkpoints {
         }
         let writing = self.writing(step);
         fs::create_dir(&writing).map_err(|error| wrong(&writing, error))
-    }
-
-    /// Locks the folder, unless this run has done so. Some file systems have no locks.
-    fn lock(&self, run: &str) -> Outcome<()> {
-        if self.lock.get().is_some() {
-            return Ok(());
-        }
-        let path = self.folder.join(LOCK);
-        let failed = |error| wrong(&path, error);
-        let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path).map_err(failed)?;
-        let deadline = Instant::now() + LOCK_PATIENCE;
-        loop {
-            match file.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let other = io::read_to_string(&file).map_err(failed)?;
-                    let problem = format!(
-                        "{other} saves into this folder: give each run its own, or clone the \
-                         `Checkpoints` within a run"
-                    );
-                    return Err(wrong(&path, problem));
-                }
-                Err(TryLockError::Error(it)) if it.kind() == io::ErrorKind::Unsupported => {
-                    return Ok(());
-                }
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-            }
-        }
-        let named = file
-            .set_len(0)
-            .and_then(|()| file.write_all(run.as_bytes()));
-        named.map_err(failed)?;
-        // Nothing else sets it meanwhile: rank 0 saves one checkpoint at a time.
-        let _ = self.lock.set(file);
-        Ok(())
     }
 
     pub(super) fn write_shard(&self, step: u64, name: &str, bytes: &[u8]) -> Outcome<()> {

@@ -302,7 +302,7 @@ fn a_step_that_is_not_finished_is_not_saved() {
 }
 
 /// Training of two ranks, which have taken these steps.
-fn begun(comm: &Communicator, steps: u64) -> (DataParallel<AdamW>, Vec<HostTensor>) {
+pub(crate) fn begun(comm: &Communicator, steps: u64) -> (DataParallel<AdamW>, Vec<HostTensor>) {
     let (mut own, options) = (parameters(), options(Sharing::Sharded));
     let mut training = DataParallel::new(comm, &mut own, AdamW::new(0.05), options).unwrap();
     train(comm, &mut training, &mut own, steps);
@@ -408,24 +408,4 @@ fn a_tensor_that_a_rank_cannot_replace_is_an_error_of_all() {
         text.contains("\"tensor 4\": could not be written"),
         "{text}"
     );
-}
-
-#[test]
-fn a_second_run_does_not_save_into_a_folder() {
-    let folder = tempfile::tempdir().unwrap();
-    let results = ranks(2, |comm| {
-        let (training, _) = begun(comm, 1);
-        let first = Checkpoints::new(folder.path());
-        training.save(comm, &first, None).unwrap();
-        training.save(comm, &first.clone(), None).unwrap();
-        let second = Checkpoints::new(folder.path());
-        let refused = training.save(comm, &second, None).map(drop);
-        drop(first);
-        training.save(comm, &second, None).unwrap();
-        refused
-    });
-    let text = error_of_all(&results);
-    let owner = format!("process {} on ", std::process::id());
-    assert!(text.contains(".lock") && text.contains(&owner), "{text}");
-    assert!(text.contains("saves into this folder"), "{text}");
 }

@@ -7,6 +7,7 @@ mod buckets;
 mod checkpoints;
 mod data_parallel;
 mod gradients;
+mod locks;
 #[path = "../../examples/train/model.rs"]
 mod model;
 #[path = "../../examples/train/ops.rs"]
