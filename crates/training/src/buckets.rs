@@ -382,9 +382,7 @@ impl Buckets {
     pub(crate) fn wait(&mut self, bucket: usize) -> Result<(), Error> {
         match std::mem::replace(&mut self.buffers[bucket], Buffer::Away) {
             Buffer::InFlight(pending) => {
-                let since = Instant::now();
-                let outcome = pending.wait();
-                self.timeline.waited(since);
+                let outcome = self.blocked(|| pending.wait());
                 self.timeline.ended();
                 let outcome = outcome.map_err(|failed| failed.error.into());
                 self.buffers[bucket] = Buffer::Here(self.unless_failed(outcome)?);
@@ -392,6 +390,14 @@ impl Buckets {
             other => self.buffers[bucket] = other,
         }
         Ok(())
+    }
+
+    /// Makes a call that waits for other ranks.
+    pub(crate) fn blocked<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let since = Instant::now();
+        let outcome = call();
+        self.timeline.waited(since);
+        outcome
     }
 
     /// Notes that parameters are being changed from now on: whatever stops that before

@@ -210,7 +210,8 @@ impl<O: Optimizer> DataParallel<O> {
                 written = written.and_then(|()| self.write(bucket, parameters));
             }
         }
-        agreement::all(comm, written, Error::Unable)
+        self.buckets
+            .blocked(|| agreement::all(comm, written, Error::Unable))
     }
 
     /// Replaces a bucket's gradients by the new parameters, as far as this rank has its state.

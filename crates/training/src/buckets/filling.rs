@@ -164,10 +164,8 @@ impl Buckets {
         let is_filled = self.is_filled.iter().copied();
         let own = report::encode(self.step, self.not_finite, is_filled);
         let mut all = vec![0; own.len() * comm.size()];
-        let since = std::time::Instant::now();
-        let call = comm.all_gather(&own, &mut all);
-        call.by_any_path().named("report of a step").run()?;
-        self.timeline.waited(since);
+        let call = comm.all_gather(&own, &mut all).by_any_path();
+        self.blocked(|| call.named("report of a step").run())?;
         let reports = Reports::new(&self.model, &all, comm.size());
         reports.check_steps(comm)?;
         if !self.is_ordered {
@@ -185,7 +183,7 @@ impl Buckets {
             return Ok(());
         }
         let own: Vec<_> = self.ready_order.iter().map(|&it| it as u64).collect();
-        let first = agreement::tell(comm, 0, bytemuck::cast_slice(&own))?;
+        let first = self.blocked(|| agreement::tell(comm, 0, bytemuck::cast_slice(&own)))?;
         let first = first.chunks_exact(size_of::<u64>());
         let first = first.map(|bytes| bytemuck::pod_read_unaligned::<u64>(bytes) as usize);
         let mut order: Vec<_> = first.collect();

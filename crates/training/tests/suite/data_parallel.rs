@@ -1,5 +1,7 @@
 //! Whole steps: all ranks keep the same parameters, with the optimizer's state divided or not.
 
+use std::time::Duration;
+
 use spark_ccl::{Communicator, DType, Fault, bf16};
 use spark_ccl_training::{
     AdamW, Checkpoints, DataParallel, Error, HostTensor, Options, Parameters, Problem, Sgd,
@@ -256,6 +258,40 @@ fn a_parameter_that_a_rank_cannot_write_ends_the_step_of_all() {
         let expected = "tensor \"tensor 2\": could not be written: it is frozen";
         assert!(text.contains(expected), "{text}");
     }
+}
+
+/// A framework that is slow to write its first tensor, the last one in a step, if this is set.
+struct Slow(Vec<HostTensor>, bool);
+
+impl Parameters for Slow {
+    fn tensors(&self) -> Vec<TensorInfo> {
+        self.0.tensors()
+    }
+
+    fn read(&self, tensor: usize, bytes: &mut [u8]) -> Result<(), Problem> {
+        self.0.read(tensor, bytes)
+    }
+
+    fn write(&mut self, tensor: usize, bytes: &[u8]) -> Result<(), Problem> {
+        if self.1 && tensor == 0 {
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        self.0.write(tensor, bytes)
+    }
+}
+
+/// On a busy machine, rank 0 may be late, too, but not in each of the steps.
+#[test]
+fn the_wait_for_a_rank_that_writes_parameters_is_exposed() {
+    let exposed = ranks(2, |comm| {
+        let mut own = Slow(parameters(), false);
+        let options = options(Sharing::Replicated);
+        let mut training = DataParallel::new(comm, &mut own, AdamW::new(0.05), options).unwrap();
+        own.1 = comm.rank() == 1;
+        let steps = (0..10).map(|_| training.step(comm, &mut own).unwrap().times.exposed);
+        steps.max().unwrap()
+    });
+    assert!(exposed[0] >= Duration::from_millis(20), "{exposed:?}");
 }
 
 /// A framework that panics instead of writing.
