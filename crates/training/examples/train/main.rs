@@ -169,7 +169,10 @@ fn train(comm: &Communicator, options: &Options, store: Option<&Checkpoints>) ->
 
 fn summarise(comm: &Communicator, training: &DataParallel<AdamW>, losses: &[f64]) {
     let memory = training.memory();
-    print!("loss\n{}", text::plot(losses, 60, 8));
+    // There are none if all steps were done before.
+    if !losses.is_empty() {
+        print!("loss\n{}", text::plot(losses, 60, 8));
+    }
     println!(
         "{} ranks, {} MB of parameters; of {} MB of the optimizer's state, {} MB here",
         comm.size(),
