@@ -97,6 +97,12 @@ impl Core {
 
     /// The remark on a message that this rank leaves unread.
     pub(crate) fn unread_text(&mut self) -> Option<String> {
+        // Ranks that leave say what they have called, so the others may know before this one looks.
+        if let Some(Error::Failed(fault)) = &self.broken {
+            let is_known = matches!(**fault, Fault::Mismatch { .. });
+            let known = is_known.then(|| fault.to_string());
+            return known.filter(|_| self.wires.unread(self.sequence).is_some());
+        }
         let unread = self.unread()?;
         Some(self.unread_fault(unread).to_string())
     }
