@@ -1,8 +1,8 @@
 #!/bin/bash
 # Measures data-parallel training: the example `train`, with two ranks that communicate beside two
 # that do not, replicated and with ZeRO-1, and PyTorch's DistributedDataParallel over gloo with the
-# same model and batch, if the environment that tests/torch.sh makes is there. All in turns, with one
-# thread in each process, on a machine where nothing else runs. Prints medians in Markdown, for
+# same model and batch, if the environment that tests/torch.sh makes is there. All in turns, with
+# one thread in each process, on a machine where nothing else runs. Prints medians in Markdown, for
 # `benches/measurements --take`.
 #   benches/training.sh [ROUNDS] [NAME=VALUE of `train`]...
 set -euo pipefail

@@ -1,16 +1,19 @@
-// The kernels: for each protocol, two that reduce and one that only moves data; for long operations of two ranks,
-// kernels in which one rank leads; and for the most common sums of two ranks, kernels that can do nothing else, since a
-// GPU begins these faster. The latter exchange the same data as the other kernels of their protocol.
+// The kernels: for each protocol, two that reduce and one that only moves data; for long operations
+// of two ranks, kernels in which one rank leads; and for the most common sums of two ranks, kernels
+// that can do nothing else, since a GPU begins these faster. The latter exchange the same data as
+// the other kernels of their protocol.
 //
 // They use no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles them.
 //
-// A kernel may be launched so that it starts before the kernel ahead of it in the stream has ended. Each thread waits
-// for that end before it touches any memory but its own arguments. So a kernel ends after all kernels ahead of it, the
-// user's included, and sees everything that they wrote, as does a kernel behind it that waits in the same way: a rank's
-// operations run one after the other as if launched plainly. None of these kernels lets the next one start early
-// (`griddepcontrol.launch_dependents`): that one starts when all CTAs of this kernel have ended. So it takes no room
-// that this kernel needs, and if it is the user's and touches memory before its own wait, all kernels that still run
-// have waited for everything before. To let it start while the last batches are on their way was no faster.
+// A kernel may be launched so that it starts before the kernel ahead of it in the stream has ended.
+// Each thread waits for that end before it touches any memory but its own arguments. So a kernel
+// ends after all kernels ahead of it, the user's included, and sees everything that they wrote, as
+// does a kernel behind it that waits in the same way: a rank's operations run one after the other
+// as if launched plainly. None of these kernels lets the next one start early
+// (`griddepcontrol.launch_dependents`): that one starts when all CTAs of this kernel have ended. So
+// it takes no room that this kernel needs, and if it is the user's and touches memory before its
+// own wait, all kernels that still run have waited for everything before. To let it start while the
+// last batches are on their way was no faster.
 
 #include "led.h"
 #include "pinned.h"

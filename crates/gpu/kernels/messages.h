@@ -1,24 +1,26 @@
 // Messages between pairs of ranks: the work of each warp.
 //
-// A message is cut into batches, which go to the strands of the pair's channel in turn. Of a launch's
-// warps, each passes the batches of some strands of one flow: sends them, or receives them. It has nothing to do
-// with other flows, so no message waits for one of another pair or of the other direction. The batches of a long
-// message are not dealt out beforehand: see `share_out`.
+// A message is cut into batches, which go to the strands of the pair's channel in turn. Of a
+// launch's warps, each passes the batches of some strands of one flow: sends them, or receives
+// them. It has nothing to do with other flows, so no message waits for one of another pair or of
+// the other direction. The batches of a long message are not dealt out beforehand: see `share_out`.
 //
-// A batch is written into a slot of its strand, with its number as flags. The batch before in the same slot had a
-// number that is lower by `TURNS`, so flags are at most one turn old, and numbers may wrap. Before it sends a number,
-// the sender has seen that the receiver has taken all up to `TURNS` before it, which are the strand's *credits*: so the
-// slot is free. The receiver gives them for `TURNS / 2` batches at once, when all its lanes have these in registers:
-// the branch before the store depends on a vote on the data that they have read, and the sender's store depends on the
-// credits in the same way. No GPU stores before a branch that it depends on is decided, so the lanes cannot have read a
-// later store of the sender. The memory model asks for a release and an acquire here; a release also waits for
-// everything that its thread has stored, and 1 GiB took 4.5 ms instead of 3.2.
+// A batch is written into a slot of its strand, with its number as flags. The batch before in the
+// same slot had a number that is lower by `TURNS`, so flags are at most one turn old, and numbers
+// may wrap. Before it sends a number, the sender has seen that the receiver has taken all up to
+// `TURNS` before it, which are the strand's *credits*: so the slot is free. The receiver gives them
+// for `TURNS / 2` batches at once, when all its lanes have these in registers: the branch before
+// the store depends on a vote on the data that they have read, and the sender's store depends on
+// the credits in the same way. No GPU stores before a branch that it depends on is decided, so the
+// lanes cannot have read a later store of the sender. The memory model asks for a release and an
+// acquire here; a release also waits for everything that its thread has stored, and 1 GiB took 4.5
+// ms instead of 3.2.
 //
-// No two warps wait for each other. Of all batches between a pair that have not been received, the first is
-// the next one of both its warps, as each takes its batches in their order, on all messages; where they are shared out,
-// in the order of turns, and then of strands. The strand's
-// earlier ones have been received, and all but `TURNS / 2 - 1` of them credited, so it can be sent, whichever
-// strands a warp has at either end.
+// No two warps wait for each other. Of all batches between a pair that have not been received, the
+// first is the next one of both its warps, as each takes its batches in their order, on all
+// messages; where they are shared out, in the order of turns, and then of strands. The strand's
+// earlier ones have been received, and all but `TURNS / 2 - 1` of them credited, so it can be sent,
+// whichever strands a warp has at either end.
 #pragma once
 
 #include "channels.h"
@@ -38,8 +40,8 @@ struct Passage {
     Counts& counts;
     // Which of the flow's warps this is: it has every `flow.warps`-th strand.
     u32 warp;
-    // Not 0 if the rank has failed before, or its waits were ended. Loaded early, so that the load overlaps with
-    // others.
+    // Not 0 if the rank has failed before, or its waits were ended. Loaded early, so that the load
+    // overlaps with others.
     u64 failed;
     // Whether this launch has claimed batches.
     bool has_claimed;
@@ -75,8 +77,9 @@ private:
         return ((Channel*)(member.scratch[rank] + channels))[peer];
     }
 
-    // Whether a message's batches are shared out while it is sent. On a full link, GPUs do not serve all their
-    // multiprocessors equally, so some warps would be done with their batches long before others.
+    // Whether a message's batches are shared out while it is sent. On a full link, GPUs do not
+    // serve all their multiprocessors equally, so some warps would be done with their batches long
+    // before others.
     DEVICE static bool is_shared_out(u32 batches) {
         return Protocol::HAS_NOTES && batches > DEALT_OUT;
     }
@@ -101,11 +104,11 @@ private:
         return true;
     }
 
-    // Each warp claims batches as it comes to them, and sends them to its strands in turn, each with its number
-    // as note. In each strand, a note of `NONE` comes last. The batch with the signature is where the receiver
-    // looks for it, whatever it expects: first in the first strand.
-    // Only the first long message of a launch is claimed: warps that went on to a second one would claim its batches
-    // while others still claim those of the first. Its batches are dealt out.
+    // Each warp claims batches as it comes to them, and sends them to its strands in turn, each
+    // with its number as note. In each strand, a note of `NONE` comes last. The batch with the
+    // signature is where the receiver looks for it, whatever it expects: first in the first strand.
+    // Only the first long message of a launch is claimed: warps that went on to a second one would
+    // claim its batches while others still claim those of the first. Its batches are dealt out.
     DEVICE bool share_out(const Message& message, u32 batches) {
         bool is_claimed = !has_claimed;
         has_claimed = true;
@@ -127,7 +130,8 @@ private:
             } else {
                 batch += flow.warps;
             }
-            // Sent from the registers into which the next batch is read: a copy would wait for that read.
+            // Sent from the registers into which the next batch is read: a copy would wait for that
+            // read.
             next = read(message, batch);
         }
         ROLLED for (u32 end = turn + strands(); turn < end; turn++) {
@@ -322,8 +326,8 @@ private:
         converge();
     }
 
-    // Polls until all lanes have got their data, or the rank has failed. The poll function is told whether polls were
-    // in vain before.
+    // Polls until all lanes have got their data, or the rank has failed. The poll function is told
+    // whether polls were in vain before.
     template <class Poll>
     DEVICE bool wait(u32 strand, u64 number, Poll poll) {
         for (bool again = false;; again = true) {
@@ -344,8 +348,8 @@ private:
     }
 };
 
-// Passes the messages of a launch. A flow has the next of the grid's warps, as many as it says; the last ones may have
-// nothing to do.
+// Passes the messages of a launch. A flow has the next of the grid's warps, as many as it says; the
+// last ones may have nothing to do.
 template <class Protocol, u32 MESSAGES>
 DEVICE void pass(const Launch<MESSAGES>& launch) {
     // Adjacent warps of a flow are in adjacent CTAs.

@@ -1,10 +1,11 @@
-// The signature of an operation, which must be the same on all ranks: two words, which the first warp of each rank
-// sends to all peers, and compares with theirs. They are two packets, with the operation's number as flag.
+// The signature of an operation, which must be the same on all ranks: two words, which the first
+// warp of each rank sends to all peers, and compares with theirs. They are two packets, with the
+// operation's number as flag.
 //
-// One place for even numbers and one for odd numbers are enough. Operation n is signed in the place of n - 2. Before a
-// rank signs it, it has ended n - 1, and so received each peer's signature of n - 1. Each peer had ended n - 2 before
-// it sent that, and so received all signatures of n - 2. So the place is free. A flag there is that of n or of n - 2,
-// so numbers may wrap.
+// One place for even numbers and one for odd numbers are enough. Operation n is signed in the place
+// of n - 2. Before a rank signs it, it has ended n - 1, and so received each peer's signature of n
+// - 1. Each peer had ended n - 2 before it sent that, and so received all signatures of n - 2. So
+// the place is free. A flag there is that of n or of n - 2, so numbers may wrap.
 #pragma once
 
 #include "failure.h"
