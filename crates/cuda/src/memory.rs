@@ -283,13 +283,13 @@ mod tests {
         let exported = block.export().unwrap();
         drop(block);
         let mut seen = vec![0; written.len()];
-        // SAFETY: as many bytes are mapped there, and nothing writes them.
+        // SAFETY: `seen` is as long as the import, `BYTES`, and nothing writes that any more.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
         drop(same);
         let same = import(exported, BYTES).unwrap();
         seen.fill(0);
-        // SAFETY: as many bytes are mapped there, and nothing writes them.
+        // SAFETY: `seen` is as long as the import, `BYTES`, and nothing writes that any more.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
     }

@@ -187,7 +187,7 @@ impl Trial {
 fn lock() -> io::Result<fs::File> {
     fs::create_dir_all("/run/netplan")?;
     let mut folder = fs::DirBuilder::new();
-    // Whoever can open it can lock it.
+    // A process that can open the folder can lock it.
     folder.recursive(true).mode(0o700).create(FOLDER)?;
     let folder = fs::File::open(FOLDER)?;
     folder.lock()?;

@@ -83,7 +83,7 @@ fn a_folder_that_was_removed_is_locked_anew() {
     std::fs::remove_dir_all(store.folder()).unwrap();
     training.save(&comm, &store, None).unwrap();
     training.save(&comm, &other, None).unwrap_err();
-    // As the error says, whoever removes the lock's file gives the folder away.
+    // Removing the lock's file gives the folder away: the error says when to do that.
     std::fs::remove_file(store.folder().join(".lock")).unwrap();
     training.save(&comm, &other, None).unwrap();
     let error = training.save(&comm, &store, None).unwrap_err().to_string();

@@ -60,7 +60,7 @@ pub(super) unsafe extern "C" fn post_send(
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
+            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return errno;
         }
@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn post_recv(
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
+            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return errno;
         }

@@ -164,7 +164,7 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: the caller passes a list of initialised requests, which live during the call.
     for entry in unsafe { list(request, |request| request.next) } {
         if !pair.end.queues.posted_sends.add() {
-            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
+            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }
@@ -188,7 +188,7 @@ pub(super) unsafe extern "C" fn post_recv(
     // SAFETY: the caller passes a list of initialised receives, which live during the call.
     for entry in unsafe { list(receive, |receive| receive.next) } {
         if !pair.end.queues.posted_receives.add() {
-            // SAFETY: `bad` points to a pointer that may be written, as for libibverbs.
+            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }
