@@ -1,7 +1,8 @@
 //! The untyped core of a call: what is to be done with which memory.
 //!
-//! A [`Spec`] is a call without its buffers. [With them](Spec::checked) it becomes a [`Task`], if
-//! they fit. Nothing here knows communicators, plans or engines.
+//! A [`Spec`] is a call without its buffers. With them it becomes a [`Task`](Spec::task), which is
+//! [checked](Spec::check) once; [`Spec::checked`] does both. Nothing here knows communicators,
+//! plans or engines.
 
 mod check;
 pub(crate) mod names;

@@ -17,6 +17,9 @@
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
 //! | `pair` | two ranks, and the rails between them |
 //! | `simulate`, `tune`, `rdma`, `tcp` | the other commands |
+//!
+//! A new flag is parsed in `cli/args.rs` and checked in `cli/options.rs`. A line above the table is
+//! in `measure/header.rs`, a key of the report in `report/json.rs`.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

@@ -38,7 +38,7 @@ pub(crate) struct MeasureArgs {
     /// other flag asks for host memory]
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Ranks")]
     pub(crate) backend: Option<BackendArg>,
-    /// A line for the header, from the process that started this one
+    /// A line for the header: `measure/backend.rs` passes it to the processes that it starts.
     #[arg(long, hide = true)]
     pub(crate) note: Option<String>,
 

@@ -54,9 +54,13 @@ impl Direct {
         })
     }
 
-    /// Whether it takes one round and is no `ReduceScatter`.
+    /// Whether it is one exchange with all ranks, in one round.
     pub(crate) fn is_exchange(&self) -> bool {
-        !matches!(self.goal, Goal::ReduceScatter) && self.rounds.piece >= self.count
+        let is_one = matches!(
+            self.goal,
+            Goal::AllReduce | Goal::AllGather { .. } | Goal::AllToAll { .. }
+        );
+        is_one && self.rounds.piece >= self.count
     }
 
     pub(crate) fn scratch(&self) -> u64 {
