@@ -43,11 +43,11 @@ impl fmt::Display for Origin {
 /// A value and its origin.
 #[derive(Clone)]
 pub struct Value {
-    /// The text as it was set, or what stands for a typed value in logs and errors.
+    /// The text as it was set, or the text of a typed value in logs and errors.
     pub text: String,
     /// Where it was set.
     pub origin: Origin,
-    /// The value itself, where code has set it with its type.
+    /// The value, if code has set it with its type.
     pub(crate) typed: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -102,9 +102,9 @@ impl Env {
         self.values.insert(name.to_owned(), value);
     }
 
-    /// Like [`set`](Self::set), for a value that needs no parsing. It is of the type of its field
-    /// in [`Settings`](crate::Settings); a secret is a `Vec<u8>`. Of a secret, `text` must reveal
-    /// nothing.
+    /// Like [`set`](Self::set), for a value that needs no parsing. It has the type of its field in
+    /// [`Settings`](crate::Settings), or `Vec<u8>` for a secret. The `text` of a secret must not
+    /// reveal it.
     pub fn set_typed<T: Any + Send + Sync>(&mut self, name: &str, text: &str, value: T, by: &str) {
         let value = Value {
             typed: Some(Arc::new(value)),

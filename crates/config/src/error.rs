@@ -32,9 +32,9 @@ pub enum Error {
     Unknown {
         /// The variable.
         name: String,
-        /// Who has set it.
+        /// Where it was set.
         origin: Origin,
-        /// What may have been meant, or nothing.
+        /// Suggests another name, or is empty.
         hint: String,
     },
     /// A secret that cannot be read or used.

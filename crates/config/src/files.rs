@@ -1,6 +1,6 @@
-//! Files that settings name. The library often writes to folders where other users may write, too,
-//! such as `/tmp`: it does not follow their links. A file that it reads may be a pipe that nobody
-//! writes to, or a device without an end: it is read up to a length, and until a deadline.
+//! Files that settings name. They are often in folders such as `/tmp`, where other users may write,
+//! too: their links are not followed. A file to read may be a pipe without a writer, or a device
+//! without an end: reads have a greatest length and a deadline.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,17 +15,16 @@ use rustix::io::Errno;
 /// The user whose links lead to devices, such as `/dev/stdout`.
 const ROOT: u32 = 0;
 
-/// How long to wait for a file that may as well be missing, where all may take `limit`.
+/// The longest wait for a file that may also be missing, out of a `limit` for everything.
 pub(crate) fn patience(limit: Duration) -> Duration {
     const LONGEST: Duration = Duration::from_secs(5);
     (limit / 4).min(LONGEST)
 }
 
-/// Reads a file of at most `most` bytes to its end, until the deadline. A pipe may deliver until
-/// then.
+/// Reads a file of at most `most` bytes to its end. A pipe may deliver until the deadline.
 ///
-/// The deadline is for pipes and devices: a file on a network that hangs blocks the caller, as it
-/// does every program.
+/// The deadline holds for pipes and devices. A file on a network that hangs blocks the caller, as
+/// it blocks any program.
 ///
 /// # Errors
 /// If the system refuses it; `InvalidData` for a longer file; `TimedOut` if its end has not come by
@@ -46,7 +45,7 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
 pub(crate) fn read_open(mut file: &File, most: usize, deadline: Instant) -> io::Result<Vec<u8>> {
     let (mut bytes, mut chunk) = (Vec::new(), vec![0; (most + 1).min(64 * 1024)]);
     while bytes.len() <= most {
-        // Before its first writer comes, a pipe that is read looks like one that has ended.
+        // A pipe that has had no writer yet reads as if it had ended.
         await_bytes(file, deadline)?;
         match file.read(&mut chunk) {
             Ok(0) => return Ok(bytes),
@@ -91,8 +90,8 @@ pub fn create(path: &Path) -> io::Result<File> {
     open(path, &mut options, OFlags::empty())
 }
 
-/// As [`create`], for a log: does not wait for a reader. A pipe without one cannot be opened, and a
-/// write to a full one fails with `WouldBlock`.
+/// As [`create`], for a log, which must not wait for readers: opening a pipe without a reader
+/// fails, and a write to a full pipe fails with `WouldBlock`.
 ///
 /// # Errors
 /// As for [`create`].
@@ -105,8 +104,7 @@ pub fn create_log(path: &Path) -> io::Result<File> {
 /// Appends to a file, and creates it if it does not exist.
 ///
 /// # Errors
-/// As for [`create`]; and if it is no regular file: a pipe would keep this waiting until somebody
-/// reads it.
+/// As for [`create`]; and if it is no regular file: a pipe would block until it is read.
 pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -118,11 +116,11 @@ pub fn append(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// Replaces a file atomically, by a draft in the same folder: somebody may be reading it. A link at
-/// either path is replaced, not followed.
+/// Replaces a file atomically, by a draft in the same folder, since a program may be reading it. A
+/// link at either path is replaced, not followed.
 ///
 /// # Errors
-/// If the system refuses it; the file is as it was then.
+/// If the system refuses it. The file is then unchanged.
 pub fn replace(path: &Path, draft: &Path, bytes: &[u8]) -> io::Result<()> {
     match fs::remove_file(draft) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -213,7 +211,7 @@ mod tests {
             assert_eq!(read(&path, 10, late()).unwrap(), b"text");
             writer.join().unwrap();
         });
-        // A writer that never ends it.
+        // A writer that never closes the pipe.
         let mut both = OpenOptions::new();
         let mut writer = both.read(true).write(true).open(&path).unwrap();
         writer.write_all(b"text").unwrap();
@@ -233,7 +231,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read(&mine).unwrap(), b"mine");
         assert!(!draft.exists());
-        // What cannot be replaced leaves no draft.
+        // A replacement that fails leaves no draft.
         let directory = folder.path().join("directory");
         fs::create_dir(&directory).unwrap();
         assert!(replace(&directory, &draft, b"new").is_err() && !draft.exists());

@@ -23,11 +23,11 @@ pub struct Gpu {
     /// Whether memory for calls that go by way of the host is pinned memory of the host. Ranks
     /// agree on it by themselves.
     pub pinned: bool,
-    /// How many bytes of dropped pinned memory may wait to be freed, per GPU, before no more is
-    /// allocated.
+    /// The most bytes of dropped pinned memory that wait to be freed, per GPU. Beyond that, no more
+    /// is allocated.
     pub most_set_aside: usize,
-    /// How many bytes of pinned memory slots take for data to and from each other rank. Ranks agree
-    /// on the least by themselves.
+    /// Bytes of pinned memory for slots, to and from each other rank. Ranks agree on the least
+    /// value by themselves.
     pub most_in_slots: usize,
 }
 

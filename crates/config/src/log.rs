@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Lets through the line in which the library with NCCL's ABI says its version: that is all of
-/// NCCL's level `VERSION`.
+/// The filter of NCCL's level `VERSION`: only the line in which the library with NCCL's ABI says
+/// its version.
 const BANNER: &str = "spark_nccl::banner=info";
 
 /// What is logged, and where to. By default, nothing is.

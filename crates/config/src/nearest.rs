@@ -1,4 +1,4 @@
-//! Finds the known name that a misspelt one was probably meant to be.
+//! Finds a known name that resembles a misspelt one.
 
 /// The candidate with the fewest edits from `name`, if they are few enough for a typing error.
 pub(crate) fn nearest<'a>(

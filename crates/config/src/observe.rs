@@ -85,8 +85,8 @@ impl Observe {
     }
 }
 
-/// NCCL's RAS is on by default, this library's is off. So NCCL's switch counts where it is set; so
-/// does an address alone, because setting one asks for RAS.
+/// NCCL's RAS is on by default, this library's is off. So NCCL's switch turns it on if it is set;
+/// an address without a switch turns it on, too.
 fn read_ras(reader: &mut Reader<'_>) -> Result<Option<HostPort>, Error> {
     let expected = format!("0, 1 or {}", HostPort::EXPECTED);
     let parse = |text: &str| match parse::boolean(text) {

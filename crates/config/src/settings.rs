@@ -29,8 +29,8 @@ const LOOPBACK_SOCKETS: usize = 1;
 const NETWORK_SOCKETS: usize = 2;
 /// Small enough that all slots of a shared-memory link stay in the caches.
 const MEMORY_SLOT_BYTES: usize = 64 << 10;
-/// TCP links bypass their slots if possible, so what counts is the number of calls: larger slots
-/// need fewer.
+/// TCP links bypass their slots if possible, so the number of calls matters: larger slots need
+/// fewer.
 const NETWORK_SLOT_BYTES: usize = 256 << 10;
 /// The bytes of a slot are a multiple of this: slots in shared memory consist of whole cache lines.
 const SLOT_ALIGN: usize = 64;
@@ -162,8 +162,8 @@ impl Settings {
         &self.origins
     }
 
-    /// All variables of ours or NCCL's that were set without any effect: NCCL's that have no
-    /// meaning here, and those that another variable overrides.
+    /// All variables of ours or NCCL's that were set without effect: NCCL's variables without a
+    /// meaning here, and variables that another one overrides.
     pub fn without_effect(&self) -> &[Used] {
         &self.without_effect
     }

@@ -107,8 +107,8 @@ pub(crate) fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-/// Which variable an unknown one may have been meant to be. Its value is shown nowhere: it may be a
-/// secret under a misspelt name.
+/// Suggests a variable in place of an unknown one, whose value is never shown: it may be a secret
+/// under a misspelt name.
 pub(crate) fn hint(name: &str) -> String {
     let known = VARIABLES.iter().map(|variable| variable.name);
     nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
@@ -116,7 +116,8 @@ pub(crate) fn hint(name: &str) -> String {
         .unwrap_or_default()
 }
 
-/// A value as it may be shown. A variable that nobody knows may be a secret under a misspelt name.
+/// A value as text for users. It is redacted if it is secret, or if the variable is unknown: that
+/// may be a secret under a misspelt name.
 pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
     let is_plain = find(name).map_or(name.starts_with("NCCL_"), |variable| !variable.secret);
     if is_plain { value } else { "redacted" }
