@@ -46,7 +46,7 @@ pub struct Agreement {
     last: Option<Bond>,
     /// Whether this rank still makes it.
     proposes: bool,
-    /// What the others were told last.
+    /// The proposal that was sent last.
     told: Proposal,
     /// Whether `told` has changed since it was sent.
     has_news: bool,
@@ -63,10 +63,9 @@ struct Bond {
 /// Which members go on.
 #[derive(Debug, Clone)]
 pub enum Rule {
-    /// All but these, and those that are gone.
+    /// All but these, and the ranks that are gone.
     Named(BTreeSet<u32>),
-    /// All but those that are gone, and those that are silent for all others, if the rest is a
-    /// majority.
+    /// All but the ranks that are gone, or silent for all others, if the rest is a majority.
     Answering,
 }
 
@@ -90,7 +89,7 @@ pub struct Sight {
 pub struct Step {
     /// The context of a proposal that this rank has given up.
     pub renounced: Option<u64>,
-    /// What to tell all others, before acting on the outcome.
+    /// The proposal to send to all others, before acting on the outcome.
     pub tell: Option<Proposal>,
     /// How the agreement ended, if it has.
     pub outcome: Option<Outcome>,
@@ -153,7 +152,7 @@ impl Agreement {
         self.proposes = false;
     }
 
-    /// Gives up. The step has what to tell the others.
+    /// Gives up. The step says what to send to the others.
     pub fn give_up(&mut self) -> Step {
         let renounced = self.proposed().map(|proposed| proposed.context);
         self.proposes = false;
@@ -165,7 +164,7 @@ impl Agreement {
         }
     }
 
-    /// What the others were told last.
+    /// The proposal that was sent last.
     pub fn told(&self) -> &Proposal {
         &self.told
     }
@@ -215,8 +214,8 @@ impl Agreement {
         }
     }
 
-    /// Whether these members may go on without being named: they are a majority of the communicator
-    /// that was formed last, and of all that others may have formed since.
+    /// Whether these members are a majority of the communicator that was formed last, and of all
+    /// that others may have formed since.
     pub fn is_majority(&self, members: &BTreeSet<u32>, ended: &BTreeSet<u32>) -> bool {
         self.bases().all(|base| {
             let left = self.ordered(&(&base.members - ended));
@@ -226,7 +225,7 @@ impl Agreement {
         })
     }
 
-    /// Those of `members` that may still go on.
+    /// The subset of `members` that may still go on.
     pub fn scope(&self, members: &BTreeSet<u32>) -> BTreeSet<u32> {
         self.bases()
             .fold(members.clone(), |scope, base| &scope & &base.members)
@@ -285,8 +284,8 @@ impl Agreement {
         }
     }
 
-    /// Binds this rank to what others are bound to. Returns a rank that is bound to a communicator
-    /// without this one.
+    /// Binds this rank to the proposal that others are bound to. Returns a rank that is bound to a
+    /// communicator without this one.
     fn follow(&mut self, rule: &Rule, sight: &Sight) -> Option<u32> {
         if matches!(rule, Rule::Named(_)) {
             return None;
@@ -370,7 +369,7 @@ impl Agreement {
         Ok(())
     }
 
-    /// What to tell the others; `None` if they know it.
+    /// The proposal to send to the others; `None` if they have it.
     fn telling(&mut self, mut without: Vec<u32>, mut silent: Vec<u32>) -> Option<Proposal> {
         without.truncate(MAX_LISTED);
         silent.truncate(MAX_LISTED);

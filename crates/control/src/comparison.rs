@@ -1,6 +1,6 @@
-//! Compares this rank's calls of device memory with those that another rank claims, and finds the
-//! first that differs: each side halves the range that contains it, and claims the call in the
-//! middle. Pure functions of both.
+//! Compares this rank's calls of device memory with another rank's claims. Finds the first call
+//! that differs by bisection: each rank claims the call in the middle of the range that contains
+//! it. Pure functions.
 
 use crate::ledger::{Entry, Ledger};
 
@@ -13,7 +13,7 @@ pub(crate) struct Claim {
     pub(crate) entry: Entry,
     /// Up to this call, both ranks' calls are known to be the same.
     pub(crate) agreed: u64,
-    /// They are known to differ by this call at the latest; 0 if that is not known.
+    /// They are known to differ at this call or before; 0 if that is not known.
     pub(crate) differs: u64,
     /// The number of the question that is asked, or answered.
     pub(crate) question: u64,
@@ -21,16 +21,16 @@ pub(crate) struct Claim {
     pub(crate) asks: bool,
 }
 
-/// What is known of another rank's calls.
+/// The known state of another rank's calls.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Comparison {
     /// Up to this call, they are the same as this rank's.
     pub(crate) agreed: u64,
-    /// By this call at the latest, they are not.
+    /// They differ at this call or before.
     differs: Option<u64>,
-    /// The last of this rank's questions that it has answered.
+    /// The last question of this rank that the other one has answered.
     pub(crate) answered: u64,
-    /// Its claim about a call that this rank has not made yet.
+    /// The other rank's claim about a call that this rank has not made yet.
     pub(crate) pending: Option<Claim>,
 }
 
@@ -41,8 +41,8 @@ pub(crate) enum Compared {
     Noted,
     /// This rank replies with a claim of its own.
     Reply(Claim),
-    /// The first call that differs, and what the two ranks have called, as far as this one still
-    /// knows.
+    /// The first call that differs, and its signature on both ranks, as far as this one still has
+    /// it.
     Mismatch {
         number: u64,
         own: Option<[u64; 2]>,

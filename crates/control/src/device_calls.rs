@@ -1,5 +1,5 @@
-//! How many calls of device memory a rank has made. These are enqueued and run later, so the
-//! numbers of collectives of host memory say nothing about them.
+//! Counts a rank's calls of device memory. These are enqueued and run later, so the numbers of
+//! collectives of host memory say nothing about them.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ pub struct DeviceCalls {
 /// How many messages one rank passes with another.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Messages {
-    /// Those that it sends.
+    /// Messages that it sends.
     pub sent: u64,
-    /// Those that it receives.
+    /// Messages that it receives.
     pub received: u64,
 }
 
@@ -47,20 +47,19 @@ impl DeviceCalls {
         }
     }
 
-    /// Notes that there may be more, which nobody counts.
+    /// Notes that there may be more, uncounted calls.
     pub fn add_uncounted(&mut self) {
         self.has_uncounted = true;
     }
 
-    /// Whether these calls have a part of `peer` that `earlier` ones, which are the first of them,
-    /// do not have.
+    /// Whether these calls need more of `peer` than `earlier` calls, which are a prefix of these.
     pub fn need_more_of(&self, peer: u32, earlier: &Self) -> bool {
         let with = |calls: &Self| calls.messages.get(&peer).copied().unwrap_or_default();
         self.collectives > earlier.collectives || with(self) != with(earlier)
     }
 
-    /// Whether these calls of `rank` can complete without a further call of `peer`, which has made
-    /// the calls `theirs`, as far as is known.
+    /// Whether these calls of `rank` can complete without a further call of `peer`. `theirs` are
+    /// the known calls of `peer`.
     pub fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
         let with = |calls: &Self, rank| calls.messages.get(&rank).copied().unwrap_or_default();
         let (ours, others) = (with(self, peer), with(theirs, rank));

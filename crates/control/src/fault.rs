@@ -1,5 +1,5 @@
 //! Faults: why a communicator fails, with texts that a user can act on. Knows members and their
-//! names; how a fault is found is not known here.
+//! names, not how a fault is found.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use std::time::Duration;
 pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 
 /// Marks the sequence numbers of calls with device memory, which are counted separately:
-/// `DEVICE_MARK | number`. They are announced and not compared, too; those that a GPU's kernels
-/// pass among themselves are not announced.
+/// `DEVICE_MARK | number`. They, too, are announced and never compared. Calls whose data GPUs'
+/// kernels pass among themselves are not announced.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
-/// The orderly end of a communicator in words. A mismatch of it reads as an end that came too
+/// The orderly end of a communicator, in words. In a mismatch it reads as an end that came too
 /// early.
 pub const FINALIZE: &str = "finalize";
 
@@ -23,8 +23,7 @@ pub const FINALIZE: &str = "finalize";
 /// once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
-/// A rank that does not wait answers a companion that does within this time: it answers at most
-/// this often.
+/// A rank that does not wait answers a waiting companion within this time, and not more often.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What to do where a rank has ended while others went on.
@@ -203,8 +202,8 @@ impl Fault {
         first.into_iter().chain(second).chain(late)
     }
 
-    /// Whether it concerns only calls that need one rank: that one has ended or left, of which
-    /// all members learn.
+    /// Whether it concerns only calls that need one rank, which has ended or left. All members
+    /// learn that by themselves.
     pub(crate) fn is_departure(&self) -> bool {
         matches!(
             self,
@@ -263,7 +262,8 @@ pub(crate) fn is_on_device(sequence: u64) -> bool {
     !is_point_to_point(sequence) && sequence & DEVICE_MARK != 0
 }
 
-/// Whether it is none of the collectives of host memory, which all ranks number alike.
+/// Whether this is not the number of a collective of host memory. Only those have the same number
+/// on all ranks.
 pub(crate) fn is_apart(sequence: u64) -> bool {
     is_point_to_point(sequence) || is_on_device(sequence)
 }

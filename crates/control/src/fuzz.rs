@@ -35,7 +35,7 @@ fn frames(mut bytes: &[u8]) {
     }
 }
 
-/// Only what was sealed is read, and in its order, wherever the stream is cut.
+/// Only sealed bytes are read, in their order, wherever the stream is cut.
 fn records(bytes: &[u8]) {
     let sent = some_frames().concat();
     for cut in [1, 100, bytes.len().max(1)] {

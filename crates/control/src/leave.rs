@@ -1,12 +1,12 @@
-//! What a rank says when it leaves a communicator: which calls it has begun, so that the others
-//! know what they may still expect of it. Knows calls by number and signature only.
+//! The message of a rank that leaves a communicator. It lists the calls that the rank has begun, so
+//! that the others know what to expect of it. Knows calls by number and signature only.
 
 use std::collections::BTreeMap;
 
 use crate::device_calls::{DeviceCalls, Messages};
 use crate::fault::Fault;
 
-/// How many calls a rank that leaves names at most.
+/// The most calls that a leave lists.
 pub const MOST_CALLS: usize = 8;
 
 /// How a rank leaves a communicator.
@@ -14,7 +14,7 @@ pub const MOST_CALLS: usize = 8;
 pub struct Leave {
     /// The last collective that it has begun; 0 for none.
     pub last_sequence: u64,
-    /// Whether something that it has begun is not done. It does its part in that, and says again
+    /// Whether a call that it has begun is not done. It does its part in that call, then says again
     /// that it leaves.
     pub is_in_flight: bool,
     /// Collectives that it has called, by number and signature, for the others to compare with
@@ -27,8 +27,8 @@ pub struct Leave {
     /// [`Watch::has_done`](crate::Watch::has_done).
     pub device_calls: DeviceCalls,
     /// [`Fault::Left`], [`Fault::Died`] or [`Fault::Lost`] if its own calls need a rank that has
-    /// left or ended, or it is this one that has ended; [`Fault::Aborted`] if a panic makes it
-    /// leave, or the exit of its process.
+    /// left or ended, or if it has ended itself; [`Fault::Aborted`] if a panic or the exit of its
+    /// process makes it leave.
     pub cause: Option<Fault>,
 }
 
@@ -41,16 +41,16 @@ impl Leave {
         }
     }
 
-    /// Whether it leaves since its call needs a rank that has ended.
+    /// Whether it leaves because its call needs a rank that has ended.
     pub(crate) fn lacks_an_end(&self) -> bool {
         matches!(self.cause, Some(Fault::Died { .. } | Fault::Lost { .. }))
     }
 
     /// Whether the calls of device memory that `rank` has `made` can complete without a further
-    /// call of `peer`, which leaves like this. Those that `ran` are the first of them.
+    /// call of `peer`, whose leave this is. The calls that `ran` are a prefix.
     ///
-    /// A member that a departure makes leave, or that has ended, does not say what it has done:
-    /// then it is not needed for what ran.
+    /// A member that has ended, or that leaves because of a departure, does not list its calls. It
+    /// is then not needed for the calls that ran.
     pub fn meets(&self, peer: u32, rank: u32, made: &DeviceCalls, ran: &DeviceCalls) -> bool {
         if self.cause.as_ref().is_some_and(Fault::is_departure) {
             return !made.need_more_of(peer, ran);
@@ -95,7 +95,7 @@ mod tests {
         assert!(!ended.meets(2, 0, &made, &DeviceCalls::default()));
         made.add(DevicePart::ReceiveFrom(1));
         assert!(ended.meets(2, 0, &made, &ran));
-        // One that leaves on its own says what it has done.
+        // A member that leaves on its own lists its calls.
         assert!(!Leave::default().meets(2, 0, &made, &ran));
     }
 }

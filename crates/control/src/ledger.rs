@@ -1,5 +1,5 @@
-//! The calls of device memory that a rank has made, as far as ranks compare them. Plain data; who
-//! compares is in `comparison.rs` and `state/claims.rs`.
+//! The calls of device memory that a rank has made, as far as ranks compare them. Plain data;
+//! `comparison.rs` and `state/claims.rs` compare.
 
 use std::collections::VecDeque;
 
@@ -42,8 +42,8 @@ impl Ledger {
         self.claimed.is_some_and(|claimed| claimed <= self.count)
     }
 
-    /// Takes the last call back, which was not made after all. Ranks that have agreed to it are
-    /// ahead by it; a different one is found at the call after that.
+    /// Takes back the last call, which was not made after all. Ranks that have agreed to it are one
+    /// call ahead; a different call is found at the next one.
     pub(crate) fn take_back(&mut self) {
         if self.kept.pop_back().is_some() {
             self.count -= 1;

@@ -17,15 +17,15 @@ pub(crate) struct MemberRecord {
     pub(crate) at: Option<Instant>,
     finished: u64,
     entered: Option<Operation>,
-    /// What its thread waits in.
+    /// The wait of its thread.
     waiting: Option<Waiting>,
-    /// What its device waits in, while its thread may go on.
+    /// The wait of its device, while its thread may go on.
     waiting_on_device: Option<Waiting>,
-    /// What it has said when it left, or began to.
+    /// Its leave, perhaps with calls in flight.
     pub(crate) left: Option<Box<Leave>>,
-    /// What other members report about it, if it does not send its notices to this rank.
+    /// The report of other members about it, if it does not send its notices to this rank.
     reported: Option<Reported>,
-    /// What it has answered last when this rank asked, and when that came.
+    /// Its last answer to this rank, and when that arrived.
     pub(crate) answered: Option<(Answer, Instant)>,
     /// How its calls of device memory compare with this rank's.
     pub(crate) comparison: Comparison,
@@ -63,7 +63,7 @@ struct Reported {
 }
 
 impl Waiting {
-    /// It in words of an answer, unless it is over.
+    /// The wait as an answer reports it; `None` if it is over.
     fn told(&self, finished: u64, now: Instant) -> Option<Wait> {
         let Operation {
             sequence,
@@ -88,7 +88,7 @@ impl Waiting {
 
 impl SeenNotices {
     /// Whether this number arrives for the first time. Numbers far behind the last count as known:
-    /// what they carried is announced again anyway.
+    /// their content is announced again anyway.
     fn is_new(&mut self, counter: u64) -> bool {
         let bit = |distance: u64| {
             let shift = u32::try_from(distance - 1).ok();
@@ -191,8 +191,7 @@ impl MemberRecord {
         }
     }
 
-    /// What it waits in, unless that is over: `finished` is the last collective that it has
-    /// finished.
+    /// The wait that it is in. `finished` is the last collective that it has finished.
     pub(crate) fn wait(&self, finished: u64, now: Instant) -> Option<Wait> {
         let waits = [self.waiting, self.waiting_on_device];
         waits
@@ -206,7 +205,7 @@ impl MemberRecord {
         self.at.map(|at| now.saturating_duration_since(at))
     }
 
-    /// Whom its thread waits for, if it has said within `window` that it waits.
+    /// The rank that its thread waits for, if it announced that within `window`.
     pub(crate) fn waits_lately(&self, window: Duration, now: Instant) -> Option<WaitingFor> {
         let waiting = self.waiting.filter(|waiting| {
             now.saturating_duration_since(waiting.at) <= window
@@ -240,7 +239,7 @@ impl MemberRecord {
         waiting.into_iter().chain(self.entered).chain(last)
     }
 
-    /// What it has said when it left with nothing in flight.
+    /// Its leave, if nothing is in flight.
     pub(crate) fn has_left(&self) -> Option<&Leave> {
         self.left.as_deref().filter(|leave| !leave.is_in_flight)
     }

@@ -1,7 +1,6 @@
 //! What this rank knows about the members of one communicator: who waits, who is late, who has
 //! left. It decides what to tell, and does not send.
 
-mod awaited;
 mod late;
 
 use std::collections::HashMap;
@@ -19,11 +18,10 @@ use crate::topology::neighbours;
 use crate::view::View;
 use crate::wire::{LateReport, Notice, Progress, WaitingFor};
 
-/// A rank that does not wait answers the announcements of those that do, at most once per this
-/// time.
+/// A rank that does not wait answers announcements at most once per this time.
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
-/// A member of which nothing was heard for this long is silent: a member that waits, or answers,
-/// does so once a second.
+/// A member that was not heard for this long is silent: members that wait announce it once a
+/// second, and the others answer as often.
 const STALE_AFTER: Duration = Duration::from_millis(2500);
 
 pub(crate) struct MemberTable {
@@ -224,8 +222,8 @@ impl MemberTable {
         own.is_some_and(|own| own.waits_lately(ANSWER_EVERY, now).is_some())
     }
 
-    /// Records that a member leaves. Returns a fault if it has called something else than this
-    /// rank, or if this rank is already in a later operation.
+    /// Records that a member leaves. Returns a fault if its calls differ from this rank's, or if
+    /// this rank is already in a later operation.
     pub(crate) fn leave(&mut self, rank: u32, leave: Leave) -> Option<Fault> {
         let heard = self.heard.get_mut(rank as usize)?;
         if heard.has_left().is_some() {
@@ -258,8 +256,8 @@ impl MemberTable {
         }
     }
 
-    /// Records that a member has ended while this rank was in no collective: it does no more of
-    /// what it had begun.
+    /// Records that a member has ended while this rank was in no collective: it completes none of
+    /// the calls that it had begun.
     pub(crate) fn end_between_calls(&mut self, rank: u32, fault: Fault) {
         let Some(heard) = self.heard.get_mut(rank as usize) else {
             return;
@@ -272,12 +270,12 @@ impl MemberTable {
         self.view.keep_latent(fault);
     }
 
-    /// What a member has said when it left, or began to.
+    /// A member's leave, perhaps with calls in flight.
     pub(crate) fn left(&self, rank: u32) -> Option<&Leave> {
         self.heard.get(rank as usize)?.left.as_deref()
     }
 
-    /// What a member has said when it left with nothing in flight.
+    /// A member's leave, if nothing is in flight.
     pub(crate) fn has_left(&self, rank: u32) -> Option<&Leave> {
         self.heard.get(rank as usize)?.has_left()
     }

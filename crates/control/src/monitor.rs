@@ -58,9 +58,9 @@ impl Monitor {
     ///
     /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are
     /// connected, authenticated streams, TCP or Unix, each with the rank at its other end: the
-    /// [`neighbours`](crate::neighbours). On one with seals, a rank whose messages are changed on
-    /// the way counts as lost. With `redial`, broken TCP streams are reopened. Without it, a rank
-    /// whose stream ends counts as gone.
+    /// [`neighbours`](crate::neighbours). On a stream with seals, a rank whose messages are changed
+    /// on the way counts as lost. With `redial`, broken TCP streams are reopened. Without it, a
+    /// rank whose stream ends counts as gone.
     ///
     /// # Errors
     ///
@@ -135,8 +135,8 @@ impl Monitor {
 
     /// Says goodbye to the other ranks, so that they do not take this process for dead, and ends
     /// the monitor's thread. That takes 300 ms at most, or 2 s when streams are broken and no
-    /// neighbour can be told. A process that ends must have called it: other threads may keep the
-    /// monitor.
+    /// neighbour can be told. Call this before the process ends: other threads may keep the monitor
+    /// alive.
     ///
     /// In a forked child this does nothing: the child is no rank, and has no monitor thread to
     /// join.
@@ -148,7 +148,7 @@ impl Monitor {
             return;
         };
         if self.service.has_board() {
-            // Others may stay, and the thread with them.
+            // Other ranks of this process may stay, and the thread with them.
             self.with(|state| state.say_goodbye(Instant::now()));
         }
         drop(thread);

@@ -1,5 +1,5 @@
 //! A neighbour: the control stream to it, with framing and flow control, and how the stream ended.
-//! What the frames mean is not known here.
+//! Does not know the meaning of frames.
 
 use std::io;
 use std::net::Shutdown;
@@ -124,7 +124,7 @@ impl Neighbour {
         Ok(neighbour)
     }
 
-    /// A neighbour without a stream: nothing is read, and what is pushed stays in the queue.
+    /// A neighbour without a stream: nothing is read, and pushed frames stay in the queue.
     pub(crate) fn without_stream(peer: u32, now: Instant) -> Self {
         Self {
             peer,
@@ -196,7 +196,7 @@ impl Neighbour {
         }
     }
 
-    /// Records what came of a write.
+    /// Records the outcome of a write.
     pub(crate) fn record_write(&mut self, outcome: Result<usize, Errno>) {
         match outcome {
             Ok(written) => self.outbound.wrote(written),
@@ -289,8 +289,8 @@ impl Neighbour {
         (frames, None)
     }
 
-    /// `Closed` if the neighbour's process has exited. The pidfd tells even if a child of it keeps
-    /// the stream open.
+    /// `Closed` if the neighbour's process has exited. The pidfd reports that even if a child of
+    /// the process keeps the stream open.
     fn process_exit(&self) -> Option<StreamEnding> {
         let process = self.process.as_ref()?;
         let mut wait = [rustix::event::PollFd::new(process, PollFlags::IN)];

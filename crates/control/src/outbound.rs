@@ -51,9 +51,9 @@ pub(crate) enum About {
     Origin,
     /// This rank, which is late.
     Late(u32),
-    /// How far the other is.
+    /// A question how far the receiver is.
     Query,
-    /// How far its sender is.
+    /// An answer how far its sender is.
     Answer,
     /// A call of its sender's.
     Claim,

@@ -38,7 +38,7 @@ pub trait Dial: Send + Sync {
     /// [`Unreached`], by the deadline or soon after it.
     fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Stream, Unreached>;
 
-    /// The way by which notices reach a rank, past those that are `gone`.
+    /// The next hop of notices to a rank, past the ranks that are `gone`.
     fn next_hop(&self, _to: u32, _gone: &dyn Fn(u32) -> bool) -> NextHop {
         NextHop::Closer
     }
@@ -69,7 +69,7 @@ pub enum Unreached {
 /// How broken control streams are reopened.
 #[derive(Clone)]
 pub struct Redial {
-    /// What opens them.
+    /// Opens the new streams.
     pub dial: Arc<dyn Dial>,
     /// How long a rank may be silent here while no common neighbour hears it either.
     pub unheard: Duration,
@@ -190,8 +190,8 @@ impl Repair {
         })
     }
 
-    /// Why the rank counts as lost, once there is one. `silence` is how long it has been silent;
-    /// `witness` is a neighbour that still hears it.
+    /// The reason why the rank counts as lost, once there is one. `silence` is how long it has been
+    /// silent; `witness` is a neighbour that still hears it.
     pub(crate) fn failure(
         &self,
         silence: Duration,
@@ -261,8 +261,7 @@ mod tests {
         Unreached::Refused("connection refused".into())
     }
 
-    /// Makes attempts when they are due until the rank counts as lost. Returns why, and when it
-    /// came.
+    /// Makes attempts when they are due until the rank counts as lost. Returns why and when.
     fn failure_after(
         repair: &mut Repair,
         start: Instant,
@@ -302,8 +301,8 @@ mod tests {
         assert!(after >= pause * 2 + REFUSED_FOR, "{after:?}");
     }
 
-    /// The other end accepts streams and ends them at once: it has given this rank up, or keeps
-    /// another stream.
+    /// The other end accepts streams and ends them at once, because it has given this rank up, or
+    /// keeps another stream.
     #[test]
     fn streams_that_carry_nothing_are_made_more_and_more_rarely() {
         let mut now = Instant::now();

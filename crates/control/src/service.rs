@@ -56,8 +56,8 @@ impl Drop for Thread {
         let Some(handle) = self.handle.take().and_then(Owned::into_inner) else {
             return;
         };
-        // Relaxed: the flag publishes no other data, and the wake-up below makes the thread check
-        // it.
+        // Relaxed, as its load in `run`: the flag publishes no other data, and the wake-up below
+        // makes the thread check it.
         self.service.stop.store(true, Ordering::Relaxed);
         self.service.wake_up();
         // The farewell has a deadline. If the thread panicked, nobody is left to report it to.
@@ -90,7 +90,7 @@ impl Service {
         self.process.is_here()
     }
 
-    /// Whether what ranks say is delivered without streams.
+    /// Whether frames are delivered by a board, without streams.
     pub(crate) fn has_board(&self) -> bool {
         self.board.is_some()
     }
@@ -130,7 +130,7 @@ impl Service {
     }
 
     fn run(self: &Arc<Self>) {
-        // Relaxed: all data that the thread uses is behind the mutexes.
+        // Relaxed, as the store in `Thread::drop`: all data that the thread uses is behind mutexes.
         while !self.stop.load(Ordering::Relaxed) {
             for (rank, neighbour) in self.sleep(None) {
                 let mut state = self.ranks[&rank].lock();
@@ -153,7 +153,7 @@ impl Service {
         }
     }
 
-    /// Hands the ranks of this process what they have posted, until they post nothing more.
+    /// Delivers posted frames to the ranks of this process, until they post nothing more.
     fn deliver(&self) {
         let Some(board) = &self.board else { return };
         loop {
@@ -174,8 +174,8 @@ impl Service {
         let work = move || {
             let Attempt { peer, number } = attempt;
             let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
-            // An attempt without an outcome would be the last one, without a decision on the
-            // neighbour.
+            // A dial that panics needs an outcome, too: without one, no attempt would follow, and
+            // nothing would decide on the neighbour.
             let outcome = catch_unwind(AssertUnwindSafe(dial))
                 .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
             let outcome = outcome.and_then(|stream| {

@@ -1,5 +1,5 @@
-//! How far members are: what they answer when this rank asks. Plain data; who asks and answers is
-//! in `state/inquiry.rs`.
+//! How far members are, by their answers to this rank. Plain data; `state/inquiry.rs` asks and
+//! answers.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::fault::Member;
 /// How many kinds of calls an answer counts.
 pub const KINDS: usize = 16;
 
-/// What this rank knows of how far a member is.
+/// How far a member is, as this rank knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// The member.

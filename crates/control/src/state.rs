@@ -366,7 +366,7 @@ impl ControlState {
         }
     }
 
-    /// The same, and ends this rank's own calls.
+    /// Like [`leave_once`](Self::leave_once); also ends this rank's own calls.
     pub(crate) fn leave_now(&mut self, view: &View, leave: Leave) {
         let (last_sequence, sequence) = (leave.last_sequence, leave.last_sequence + 1);
         let words = view.history.get(sequence);
@@ -376,7 +376,8 @@ impl ControlState {
             sequence,
             words: words.map_or_else(|| "any".into(), view.describe),
         };
-        // First this: a rank whose calls need one that has left leaves by itself.
+        // This comes first: a departure as the fault makes this rank leave by itself, with another
+        // text.
         self.leave_once(view, leave);
         self.fail(view.context, fault);
     }
@@ -396,7 +397,7 @@ impl ControlState {
         self.departures.keys().copied().collect()
     }
 
-    /// The ranks among them that have ended for sure.
+    /// The ranks of [`gone`](Self::gone) that have ended for sure.
     pub(crate) fn ended_ranks(&self) -> BTreeSet<u32> {
         let departures = self.departures.iter();
         let ended = departures.filter(|(_, how)| how.is_sure());
@@ -439,14 +440,14 @@ impl ControlState {
     }
 }
 
-/// What a departure from the world means for one communicator.
+/// The fault of one communicator by a departure from the world, if it needs that rank.
 fn fault_of(table: &mut MemberTable, world: u32, departure: &Departure) -> Option<Fault> {
     let view = Arc::clone(&table.view);
     let rank = view.rank(world)?;
     match departure {
         Departure::Goodbye => table.leave_world(rank),
-        // A rank that left the communicator before is not needed any more. What it had sent comes
-        // from its host, unless that is lost, too.
+        // A rank that left the communicator before is not needed any more. Its host still delivers
+        // the data that it had sent, unless the host is lost, too.
         Departure::Died { .. } if table.has_left(rank).is_some() => None,
         Departure::Lost(_) if table.has_left(rank).is_some() && !view.is_in_call() => None,
         Departure::Died { .. } => {
@@ -460,9 +461,8 @@ fn fault_of(table: &mut MemberTable, world: u32, departure: &Departure) -> Optio
     }
 }
 
-/// What the end of a member means that has not left: its fault at once for a rank that is in a
-/// collective, or is itself the one that the others have lost; else for the first call that needs
-/// it.
+/// Handles the end of a member that has not left. Returns a fault if this rank is in a collective,
+/// or is itself the lost member. Else the fault is kept for the first call that needs the member.
 fn end(table: &mut MemberTable, fault: Fault) -> Option<Fault> {
     let view = &table.view;
     let member = fault.ranks().next()?.rank;

@@ -98,7 +98,7 @@ fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
     }
 }
 
-/// Whether its sender has left for good: what it says of that afterwards is no news.
+/// Whether its sender has left for good: later leaves of that sender are no news.
 fn has_left(stray: &Stray) -> bool {
     let Stray::Flood(flood) = stray else {
         return false;
@@ -184,14 +184,14 @@ mod tests {
         for origin in ranks.clone() {
             strays.keep(1, leave_with(origin, 1, (1, begins.clone())));
             strays.keep(1, leave_with(origin, 1, (2, Leave::after(3))));
-            // What comes after the last word is no news.
+            // A leave after the final one is no news.
             strays.keep(1, leave_with(origin, 1, (3, Leave::default())));
         }
         let last = ranks.map(|origin| leave_with(origin, 1, (2, Leave::after(3))));
         assert_eq!(strays.take(1), last.collect::<Vec<_>>());
     }
 
-    /// Of a large communicator, which its other members shrink before this rank has it.
+    /// The other members of a large communicator shrink it before this rank has it.
     #[test]
     fn keeps_the_latest_proposal_of_each_rank_beside_the_rest() {
         let proposal = |origin, generation| {

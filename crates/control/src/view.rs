@@ -23,7 +23,7 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
-    /// Why calls fail from now on that need the first member that ended between calls.
+    /// The fault of later calls that need the first member that ended between calls.
     latent: OnceLock<Arc<Fault>>,
     /// Called when the first fault is recorded, and when a member ends between calls. `fault`,
     /// `latent` and `alarm` are set with the monitor's mutex held.
@@ -34,15 +34,15 @@ pub(crate) struct View {
     pub(crate) device_calls: OnceLock<DeviceCalls>,
     /// How far this rank is in leaving: a stage of [`begins_to_leave`](Self::begins_to_leave).
     leaving: AtomicU8,
-    /// The last operation that this rank has finished. It and the next one order no other memory:
-    /// relaxed.
+    /// The last operation that this rank has finished. Accessed relaxed, as is the next one:
+    /// neither orders other memory.
     finished: AtomicU64,
     /// The next operation that has to be compared with what is known of the other members.
     inspect_from: AtomicU64,
     /// The calls of device memory that ranks compare. Its mutex is the innermost.
     pub(crate) ledger: Mutex<Ledger>,
-    /// The last of them up to which all companions have made the same. It and the next one order no
-    /// other memory: relaxed.
+    /// All companions have made the same calls as this rank up to this one. Accessed relaxed, as is
+    /// the next one: neither orders other memory.
     compared: AtomicU64,
     /// How many claims other ranks have made about their calls.
     claims: AtomicU64,
@@ -122,9 +122,9 @@ impl View {
     /// monitor's mutex.
     pub(crate) fn keep_latent(&self, fault: Fault) {
         spark_ccl_log::info!("{}: calls that need it will fail: {fault}", self.me);
-        // The first one stays: a collective needs all members, and names any of those missing.
+        // The first one stays: a collective needs all members, and may name any missing one.
         let _is_first = self.latent.set(Arc::new(fault)).is_ok();
-        // Some may wait for a message of that member.
+        // A thread may wait for a message of that member.
         self.ring();
     }
 

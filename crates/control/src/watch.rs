@@ -61,9 +61,9 @@ impl Watch {
     }
 
     /// The fault of calls that need a member whose process ended, or that was lost, while this rank
-    /// was in no collective. The first one that calls a collective [enters](Self::enter) the fault;
-    /// who passes messages with that member, or has calls that are not counted here, asks for it.
-    /// Costs one atomic load where there is none.
+    /// was in no collective. [`enter`](Self::enter) raises it in the next collective. Engines ask
+    /// for it before messages with that member, and before calls that are not counted here. Costs
+    /// one atomic load if there is none.
     pub fn latent(&self) -> Option<Arc<Fault>> {
         self.view.latent().cloned()
     }
@@ -190,8 +190,8 @@ impl Watch {
         })
     }
 
-    /// The same for a rank that this one waits for in a message or on its device, for the rank that
-    /// it so waits for, and so on: the last of them holds up the others.
+    /// Like [`last_seen`](Self::last_seen), for `rank`, for the rank that it waits for in a message
+    /// or on its device, and so on: the last of them holds up the others.
     pub fn awaited(&self, rank: u32) -> Vec<Late> {
         let others = self.monitor.with(|state| {
             let table = state.table(self.view.context)?;
@@ -202,8 +202,8 @@ impl Watch {
         chain.map(|rank| self.last_seen(rank)).collect()
     }
 
-    /// The same from the rank on that this one waits for on its device, as it has announced; nobody
-    /// where it has not.
+    /// Like [`awaited`](Self::awaited), from the rank on that this one has announced to wait for on
+    /// its device. Empty if it has announced none.
     pub fn awaited_on_device(&self) -> Vec<Late> {
         let awaited = self.monitor.with(|state| {
             let table = state.table(self.view.context)?;
@@ -214,8 +214,8 @@ impl Watch {
             .map_or_else(Vec::new, |rank| self.awaited(rank))
     }
 
-    /// Sets what counts this rank's calls by kind, for ranks that ask how far it is. Only the first
-    /// call of this method counts.
+    /// Sets the function that counts this rank's calls by kind, for ranks that ask how far it is.
+    /// Only the first call of this method counts.
     ///
     /// `calls` runs with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn count_calls(&self, calls: impl Fn() -> [u64; KINDS] + Send + Sync + 'static) {
@@ -235,14 +235,14 @@ impl Watch {
             .with(|state| state.ask(self.view.context, whom));
     }
 
-    /// How long ago each of them last answered, by world rank. Ranks that never did are missing.
+    /// How long ago each other rank last answered, by world rank. Ranks that never did are missing.
     pub fn answered(&self) -> HashMap<u32, Duration> {
         let standings = self.standings().into_iter();
         let answers = standings.filter_map(|it| Some((it.rank.world as u32, it.answer?.1)));
         answers.collect()
     }
 
-    /// What is known of how far each rank is, by rank.
+    /// How far each rank is known to be, by rank.
     pub fn standings(&self) -> Vec<Standing> {
         let context = self.view.context;
         let standings = self
@@ -270,8 +270,8 @@ impl Watch {
             .with(|state| state.leave_once(&self.view, leave));
     }
 
-    /// The same for a rank that does nothing more of what it has begun, as `leave` says: its own
-    /// calls fail, here only, with [`Fault::Left`].
+    /// Like [`leave`](Self::leave), for a rank that completes none of its calls: they fail with
+    /// [`Fault::Left`], on this rank only.
     pub fn leave_now(&self, leave: Leave) {
         let leave = self.with_device_calls(leave);
         self.monitor
@@ -309,13 +309,13 @@ impl Watch {
         self.view.ledger.lock().take_back();
     }
 
-    /// How many such calls this rank has made.
+    /// How many calls of device memory this rank has recorded.
     pub fn calls_made(&self) -> u64 {
         self.view.ledger.lock().count()
     }
 
-    /// The last of these calls up to which the other ranks are known to have made the same, in the
-    /// same order: all other ranks in a communicator of up to 8, else the
+    /// The last recorded call up to which other ranks are known to have made the same, in the same
+    /// order. These are all other ranks in a communicator of up to 8, else the
     /// [`neighbours`](crate::neighbours). Costs one atomic load.
     pub fn calls_compared(&self) -> u64 {
         self.view.compared()
@@ -326,16 +326,16 @@ impl Watch {
         self.view.claims()
     }
 
-    /// Asks these ranks whether they have made the same calls. Their monitors answer, whatever the
-    /// ranks do. Returns the number of the question.
+    /// Asks the ranks of [`calls_compared`](Self::calls_compared) whether they have made the same
+    /// calls. Their monitors answer, whatever the ranks do. Returns the number of the question.
     pub fn ask_of_calls(&self) -> u64 {
         let context = self.view.context;
         let asked = self.monitor.with(|state| state.ask_of_calls(context));
         asked.unwrap_or_default()
     }
 
-    /// Those of these ranks that are still there, are not known to have made the same calls up to
-    /// `number`, and have not answered the question. One that has answered was not as far.
+    /// The asked ranks that are still there, are not known to have made the same calls up to
+    /// `number`, and have not answered. A rank that has answered was not as far.
     pub fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let context = self.view.context;
         let ranks = self.monitor.with(|state| {
@@ -372,16 +372,16 @@ impl Watch {
         self.monitor.with(|state| state.gone()).unwrap_or_default()
     }
 
-    /// The ranks among them that have ended for sure: those that have said goodbye, and those that
-    /// a rank on the same host has seen die, as the kernel tells. Ranks that are lost may still
-    /// work somewhere. So may ranks on hosts that refuse connections: a firewall may do so.
+    /// The gone ranks that have ended for sure: they have said goodbye, or a rank on the same host
+    /// has seen them die, as the kernel reports. Lost ranks may still work somewhere. So may ranks
+    /// on hosts that refuse connections, since a firewall may refuse them.
     pub fn ended(&self) -> BTreeSet<u32> {
         self.monitor
             .with(|state| state.ended_ranks())
             .unwrap_or_default()
     }
 
-    /// What a rank has said when it left, or began to.
+    /// A rank's leave, perhaps with calls in flight.
     pub fn left(&self, rank: u32) -> Option<Leave> {
         let leave = self
             .monitor
@@ -391,7 +391,7 @@ impl Watch {
         Some(Leave { cause, ..leave })
     }
 
-    /// What a rank has said when it left with nothing in flight, or what is known of its end.
+    /// A rank's leave if nothing is in flight, or the record of its end.
     pub fn has_left(&self, rank: u32) -> Option<Leave> {
         self.left(rank).filter(|leave| !leave.is_in_flight)
     }

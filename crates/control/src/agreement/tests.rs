@@ -183,8 +183,8 @@ impl World {
         }
     }
 
-    /// From now on the ranks that are stopped are silent for all others, and those alone, until
-    /// nothing is left to do.
+    /// From now on exactly the stopped ranks are silent for all others. Runs until nothing is left
+    /// to do.
     fn calm_down(&mut self) {
         let stopped = |rank: &Rank| rank.doing == Doing::Stopped;
         let silent = (0..).zip(&self.ranks).filter(|(_, rank)| stopped(rank));

@@ -98,7 +98,8 @@ fn a_stopped_rank_is_never_called_alive() {
     }
 }
 
-/// One fault of each kind but timeouts, and what the troubleshooting guide quotes of its text.
+/// One fault of each kind but timeouts, and the part of its text that the troubleshooting guide
+/// quotes.
 fn faults(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
     let text = || "so".to_string();
     let (by, rank) = (by.clone(), rank.clone());
@@ -141,8 +142,8 @@ fn faults(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
     ]
 }
 
-/// Timeouts for each state of the late rank, and what the troubleshooting guide quotes of their
-/// texts.
+/// Timeouts for each state of the late rank, and the parts of their texts that the troubleshooting
+/// guide quotes.
 fn timeouts(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
     let timed_out = |late| Fault::TimedOut {
         by: by.clone(),

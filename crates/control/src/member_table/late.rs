@@ -1,17 +1,17 @@
-//! Who is late, and for whom the others wait.
+//! Finds the members that are late, and the members that others wait for.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::{MemberTable, STALE_AFTER};
-use crate::fault::Late;
+use crate::fault::{Late, is_on_device};
 use crate::member_record::Operation;
 use crate::wire::WaitingFor;
 
 impl MemberTable {
     /// The members that have neither finished `sequence` nor announced within `window` that they
-    /// wait in it. For companions this rank's own records count, for the others the reports of
-    /// their companions. Members that wait themselves are replaced by those that they wait for in
+    /// wait in it. Companions are judged by this rank's own records, the others by the reports of
+    /// their companions. A member that waits itself is replaced by the member that it waits for, in
     /// turn.
     pub(crate) fn late(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
         let late = self.absent(sequence, window, now);
@@ -23,7 +23,7 @@ impl MemberTable {
         let causes = causes.filter_map(|late| self.cause(late.rank.rank as u32, window, now));
         let causes: BTreeSet<u32> = causes.filter(is_known).collect();
         if causes.is_empty() {
-            // Some wait for each other.
+            // They wait for each other.
             return late;
         }
         let named = |&rank: &u32| {
@@ -34,7 +34,7 @@ impl MemberTable {
     }
 
     /// The last of the members that `rank` waits for in turn: `rank` itself, if it does not wait.
-    /// `None` if that is not known, or some wait for each other.
+    /// `None` if that is not known, or they wait for each other.
     pub(super) fn cause(&self, rank: u32, window: Duration, now: Instant) -> Option<u32> {
         let mut chain = vec![rank];
         let mut last = rank;
@@ -46,6 +46,36 @@ impl MemberTable {
             chain.push(last);
         }
         Some(last).filter(|&last| last != self.me())
+    }
+
+    /// The member that `rank` waits for in a message or on its device, the one that this member
+    /// waits for, and so on.
+    pub(crate) fn awaited_in_turn(&self, rank: u32, now: Instant) -> Vec<u32> {
+        let mut chain = vec![self.me(), rank];
+        let mut last = rank;
+        // Ends where members wait for each other.
+        while let Some(next) = self
+            .awaited_by(last, now)
+            .filter(|next| !chain.contains(next))
+        {
+            chain.push(next);
+            last = next;
+        }
+        chain.split_off(2)
+    }
+
+    /// The member that `rank` waits for in a message or on its device, if that is a companion: the
+    /// silence of others means nothing.
+    fn awaited_by(&self, rank: u32, now: Instant) -> Option<u32> {
+        let (world, _) = self.heard.get(rank as usize)?.awaits_one(now)?;
+        let awaited = self.view.rank(world);
+        awaited.filter(|awaited| self.companions.contains(awaited))
+    }
+
+    /// The member that this one has announced to wait for on its device.
+    pub(crate) fn awaited_on_device(&self, now: Instant) -> Option<u32> {
+        let (world, sequence) = self.heard.get(self.view.me.rank)?.awaits_one(now)?;
+        self.view.rank(world).filter(|_| is_on_device(sequence))
     }
 
     /// The members that do not take part in a collective.

@@ -36,7 +36,7 @@ impl ControlState {
         }
     }
 
-    /// Compares what another rank claims.
+    /// Compares another rank's claim with this rank's ledger.
     pub(super) fn receive_claim(&mut self, origin: u32, rank: u32, claim: &Claim) {
         let Some(table) = self.tables.get_mut(&claim.context) else {
             return;
@@ -65,7 +65,7 @@ impl ControlState {
     }
 }
 
-/// The fault of calls that are not the same.
+/// The fault of calls that differ.
 fn differs(table: &MemberTable, rank: u32, number: u64, called: [Option<[u64; 2]>; 2]) -> Fault {
     let view = &table.view;
     let words = |signature: Option<[u64; 2]>| {

@@ -45,7 +45,7 @@ impl ControlState {
             presence: match self.departures.get(&world) {
                 Some(Departure::Died { .. } | Departure::Lost(_)) => Presence::Gone,
                 Some(Departure::Goodbye) => Presence::Left,
-                // One whose call has failed by the end of another is still there.
+                // A member whose call failed because another one ended is still there.
                 None if table.left(rank).is_some_and(|leave| !leave.lacks_an_end()) => {
                     Presence::Left
                 }

@@ -74,7 +74,7 @@ impl ControlState {
         let own = table.own();
         let to_all = table.should_answer(now);
         let looks_after = table.companions().any(|companion| companion == origin);
-        // An answer would replace what was announced, if that has not left yet.
+        // An answer would replace an announcement that is still queued.
         let is_told = looks_after && (to_all || table.has_told_wait(now));
         let to_origin = waits_for(waiting, self.me) && !is_told;
         if to_all || to_origin {

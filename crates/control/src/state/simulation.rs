@@ -267,7 +267,7 @@ fn a_chain_of_awaited_messages_is_followed_to_its_end() {
         announces(&mut world, rank, message, whom);
     }
     assert_eq!(chain(&world), [4, 2]);
-    // Some that wait for each other are no endless chain.
+    // Ranks that wait for each other end the chain.
     announces(&mut world, 2, message, 1);
     assert_eq!(chain(&world), [4, 2]);
     // A rank in a collective waits for everyone.
@@ -303,7 +303,8 @@ fn a_wait_on_a_device_is_told_and_never_compared() {
     world.announces(0, POINT_TO_POINT_MARK | 1, CALL, WaitingFor::Rank(1));
     let table = world.states[0].table(CONTEXT).unwrap();
     assert_eq!(table.awaited_on_device(world.now), Some(1));
-    // Whose program has not come to a collective is late in it: its device does not hold it up.
+    // A rank whose program has not reached a collective is late in it: its device does not hold it
+    // up.
     world.announces(0, 1, CALL, WaitingFor::Rank(1));
     world.settle();
     let table = world.states[0].table(CONTEXT).unwrap();

@@ -338,7 +338,7 @@ fn a_rank_that_lacks_one_that_has_left_says_so_and_why() {
     let said: Vec<Leave> = said.collect();
     assert_eq!(said.len(), 1, "{said:?}");
     assert_eq!(said[0].last_sequence, 1);
-    // Who needs it now needs the one that left.
+    // A rank that needs it from now on names the rank that left first.
     let mut other = Rank::new();
     other.handle(&Event::Watch(1));
     other.receive_from_neighbour(leave_of(said[0].clone()));
@@ -426,7 +426,7 @@ fn a_rank_that_was_given_up_has_ended_once_that_is_sure() {
         assert_eq!(rank.state.ended_ranks(), [0].into());
         let now = rank.views[&1].fault().unwrap();
         assert!(Arc::ptr_eq(now, &fault), "the first fault stays");
-        // A less certain death is no news, and neither is the same death once more.
+        // A less certain death is no news. Neither is the same death once more.
         rank.receive_from_neighbour(gone(unsure.clone()));
         assert_eq!(rank.state.ended_ranks(), [0].into());
         // A communicator that is made later fails, too.

@@ -225,7 +225,7 @@ impl Writer {
     }
 }
 
-/// Whether all of the messages can be told.
+/// Whether all message counts fit into a frame.
 fn are_few(messages: &BTreeMap<u32, Messages>) -> bool {
     messages.len() <= MOST_PEERS
 }

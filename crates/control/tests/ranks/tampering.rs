@@ -30,7 +30,7 @@ enum Change {
     Reflect,
 }
 
-/// Nobody answers, so that a stream that ends stays so.
+/// Redials reach nobody, so a stream that has ended stays so.
 struct Nobody;
 
 impl Dial for Nobody {
