@@ -1,4 +1,5 @@
-//! Ends a rank's way to the others from another thread. Knows only whom to tell.
+//! Cancels, from another thread, a rank's attempt to join the others. Knows only the actions to
+//! call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -7,11 +8,10 @@ use spark_ccl_log::Mutex;
 
 use crate::Error;
 
-/// What is called when something is cancelled.
+/// An action that is called on cancellation.
 type Action = dyn Fn() + Send + Sync;
 
-/// Ends, from any thread, what was begun with it or a clone of it, and everything that is begun
-/// with it later.
+/// Cancels, from any thread, everything that was or will be begun with it or a clone of it.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Shared>);
 
@@ -21,7 +21,7 @@ struct Shared {
     actions: Mutex<Vec<Weak<Action>>>,
 }
 
-/// Something that is done on cancellation, as long as this exists.
+/// An action that is called on cancellation, as long as this exists.
 #[must_use]
 pub struct OnCancel {
     _action: Arc<Action>,
@@ -34,13 +34,14 @@ impl Cancel {
         Self::default()
     }
 
-    /// Ends what was begun with it: within 1 s, that fails. What is complete by then stays.
+    /// Cancels everything that was begun with it, which fails within 1 s. Anything complete by then
+    /// stays.
     ///
     /// A look-up of a host's name is not cut short, nor a wait in the key-value space of a
     /// launcher: these end by their own deadline, the time for making a communicator.
     pub fn cancel(&self) {
-        // Relaxed, as the loads: the lock, which comes afterwards here and before the load in
-        // `on_cancel`, has either that see the flag, or this see the action.
+        // Relaxed, as the loads. The lock is taken here after this store, and in `on_cancel` before
+        // its load. So either `on_cancel` sees the flag, or this sees the action.
         self.0.is_cancelled.store(true, Ordering::Relaxed);
         let actions = std::mem::take(&mut *self.0.actions.lock());
         for action in actions.iter().filter_map(Weak::upgrade) {
@@ -53,7 +54,7 @@ impl Cancel {
         self.0.is_cancelled.load(Ordering::Relaxed)
     }
 
-    /// Whether to go on.
+    /// Fails once it is cancelled.
     ///
     /// # Errors
     /// [`Error::Cancelled`].
@@ -64,8 +65,8 @@ impl Cancel {
         Ok(())
     }
 
-    /// Calls `action` on cancellation, at once if that was before. It must soon return, and
-    /// bear a second call.
+    /// Calls `action` on cancellation, at once if it is cancelled already. The action must return
+    /// soon, and may be called twice.
     pub fn on_cancel(&self, action: impl Fn() + Send + Sync + 'static) -> OnCancel {
         let action: Arc<Action> = Arc::new(action);
         let mut actions = self.0.actions.lock();

@@ -24,9 +24,9 @@ const REFUSED: Duration = Duration::from_secs(2);
 /// peer takes no other for the stream; the others are closed.
 ///
 /// Routes that have failed are retried in rounds until the deadline, unless the answers show that
-/// this is pointless. An unanswered connection is kept meanwhile: its end may be a stranger, or the
-/// peer, stopped. How long a peer may be stopped is not for the bootstrap to decide, so a call that
-/// has such connections continues.
+/// this is pointless. An unanswered connection is kept meanwhile: its other end may be a stranger,
+/// or the peer, if that is stopped. How long a peer may be stopped is not for the bootstrap to
+/// decide, so a call that has such connections continues.
 pub(crate) struct Connector {
     /// The other end, for errors.
     name: String,

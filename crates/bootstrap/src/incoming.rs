@@ -4,10 +4,10 @@
 //! One thread serves all of them, and none can block it. Their number is bounded and each has a
 //! deadline. When more arrive, connections that have sent nothing are evicted first, the oldest of
 //! the most crowded origin. A rank sends its first message as soon as it is connected, so it waits
-//! only until the kernel's backlog before it is accepted, which is fast. Next are those that owe
-//! the proof of the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`] by
-//! which such evictions outnumber admissions, so the ranks of a large world get in even if each of
-//! their answers takes long.
+//! only for the backlog before it, which is accepted fast. Evicted next are connections that have
+//! owed the proof of the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`]
+//! by which such evictions outnumber admissions, so the ranks of a large world get in even if each
+//! of their answers takes long.
 
 mod eviction;
 mod pending;
@@ -49,7 +49,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The least time for which a connection that owes its proof cannot be evicted. Authenticated ones
 /// are never evicted.
 const GRACE: Duration = Duration::from_millis(250);
-/// The most times that it doubles, to 4 s.
+/// How often [`GRACE`] doubles at most: to 4 s.
 const MOST_DOUBLINGS: u32 = 4;
 
 /// How long a refused connection may take to send its first message.

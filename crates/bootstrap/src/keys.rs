@@ -10,7 +10,7 @@ const KEY_LABEL: &[u8] = b"rendezvous";
 
 /// The keys of the worlds that share a listener. Worlds may be added while it is served.
 pub(crate) struct Keys {
-    /// Whether a connection has to name its world. A listener's only world counts as meant: a rank
+    /// Whether a connection has to name its world. A listener's only world counts as named: a rank
     /// with another secret names another world, and has to be told about the secret.
     is_shared: bool,
     worlds: Mutex<Vec<(WorldName, Secret)>>,

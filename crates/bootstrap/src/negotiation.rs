@@ -1,4 +1,4 @@
-//! Negotiations: negotiations between a stream's two ends before the link is ready.
+//! Negotiations between a stream's two ends before the link is ready.
 
 use std::time::{Duration, Instant};
 

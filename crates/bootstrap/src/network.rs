@@ -131,7 +131,7 @@ impl Drop for Network {
             return;
         }
         if let Some((stream, _)) = self.rendezvous.lock().take() {
-            // The acceptor's thread shares the socket: only a shutdown lets the rendezvous notice
+            // The session's thread shares the socket, so only a shutdown lets the rendezvous notice
             // the end now.
             let _ = stream.shutdown(Shutdown::Both);
         }

@@ -82,8 +82,9 @@ impl Options {
         }
     }
 
-    /// The same options, for a meeting at the host that `setting` names. `found` has the addresses
-    /// of that host, as resolved here. Rank 0 doubts an address that its host does not have.
+    /// The same options, for a rendezvous at the host that `setting` names. `found` has the
+    /// addresses of that host, as resolved here. Rank 0 doubts an address that its host does not
+    /// have.
     #[must_use]
     pub fn rendezvous_at(
         self,

@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_a_reachability() {
+    fn a_route_is_enough() {
         let (own, peer, others) = ring();
         assert!(!is_unlikely(&own, &peer, &others, "10.0.4.2"));
     }
 
     /// The interface's other end may be anywhere.
     #[test]
-    fn an_interface_in_no_known_network_is_a_reachability() {
+    fn an_interface_in_no_known_network_may_lead_anywhere() {
         let (mut own_all, peer, others) = ring();
         own_all[3] = own("fe80::2/64", 4);
         assert!(!is_unlikely(&own_all, &peer, &others, ""));

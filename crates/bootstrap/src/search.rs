@@ -143,7 +143,7 @@ impl Search {
         found.map_or(0, |(_, hops)| *hops)
     }
 
-    /// Adds to an error from which addresses others were asked in vain, if they were.
+    /// Adds to an error the addresses from which other ranks were asked in vain, if any.
     pub(crate) fn explain(&self, mut error: Error) -> Error {
         let state = self.state.borrow();
         let is_vain = state.sockets.is_some() && state.found.is_empty();

@@ -149,7 +149,7 @@ impl Server {
         let worker = Worker {
             server: self,
             bell: Arc::clone(&bell),
-            lobbies: Vec::new(),
+            incoming: Vec::new(),
             rendezvous: Vec::new(),
         };
         spark_ccl_log::spawn("spark-ccl-root", move || worker.run()).map_err(os)?;
@@ -190,7 +190,7 @@ impl State {
 struct Worker {
     server: &'static Server,
     bell: Arc<Bell>,
-    lobbies: Vec<(u64, Incoming)>,
+    incoming: Vec<(u64, Incoming)>,
     rendezvous: Vec<Rendezvous>,
 }
 
@@ -215,8 +215,8 @@ impl Worker {
             self.bell.silence();
             self.admit(now);
             for (rendezvous, ready) in self.rendezvous.iter_mut().zip(ready) {
-                let mut lobbies = self.lobbies.iter();
-                let incoming = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
+                let mut all = self.incoming.iter();
+                let incoming = all.find(|(listener, _)| *listener == rendezvous.listener);
                 let refused = || incoming.map(|(_, incoming)| incoming.refused());
                 rendezvous.service.serve(&ready, now, &refused);
             }
@@ -239,7 +239,8 @@ impl Worker {
             .iter()
             .filter(|rendezvous| rendezvous.is_open);
         let open: HashSet<u64> = open.map(|rendezvous| rendezvous.listener).collect();
-        self.lobbies.retain(|(listener, _)| open.contains(listener));
+        self.incoming
+            .retain(|(listener, _)| open.contains(listener));
         state
             .shared
             .retain(|shared| open.contains(&shared.listener));
@@ -252,7 +253,7 @@ impl Worker {
     fn take_new(&mut self, state: &mut State) {
         for new in std::mem::take(&mut state.new) {
             let incoming = new.incoming.map(|incoming| (new.listener, incoming));
-            self.lobbies.extend(incoming);
+            self.incoming.extend(incoming);
             self.rendezvous.push(Rendezvous {
                 listener: new.listener,
                 world: new.world,
@@ -268,16 +269,16 @@ impl Worker {
         let mut fds = vec![PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)];
         let services = self.rendezvous.iter().map(|rendezvous| &rendezvous.service);
         let watched: Vec<Vec<usize>> = services.clone().map(|one| one.watch(&mut fds)).collect();
-        for (_, incoming) in &self.lobbies {
+        for (_, incoming) in &self.incoming {
             incoming.watch(&mut fds);
         }
-        let lobbies = self
-            .lobbies
+        let wakes = self
+            .incoming
             .iter()
             .filter_map(|(_, incoming)| incoming.next_wake());
         let until = services
             .filter_map(RendezvousService::next_wake)
-            .chain(lobbies)
+            .chain(wakes)
             .min();
         net::poll(&mut fds, until)?;
         let mut polled = fds[1..].iter().map(|fd| !fd.revents().is_empty());
@@ -290,7 +291,7 @@ impl Worker {
 
     fn admit(&mut self, now: Instant) {
         let mut admitted = Vec::new();
-        for (listener, incoming) in &mut self.lobbies {
+        for (listener, incoming) in &mut self.incoming {
             let new = incoming.serve(now, &|_, _| true).into_iter();
             admitted.extend(new.map(|admitted| (*listener, admitted)));
         }
@@ -326,8 +327,8 @@ impl Worker {
             let service = &rendezvous.service;
             if rendezvous.is_open && (!service.is_open() || service.finished()) {
                 rendezvous.is_open = false;
-                let mut lobbies = self.lobbies.iter_mut();
-                let incoming = lobbies.find(|(listener, _)| *listener == rendezvous.listener);
+                let mut all = self.incoming.iter_mut();
+                let incoming = all.find(|(listener, _)| *listener == rendezvous.listener);
                 if let Some((_, incoming)) = incoming {
                     incoming.keys.remove(rendezvous.world);
                 }

@@ -371,7 +371,7 @@ impl Session {
     }
 
     /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` once
-    /// those of all ranks are. Until then, every rank must keep its session. Connect it once per
+    /// those of all ranks are. Until then, every rank must keep its session. Call it once per
     /// session.
     ///
     /// # Errors

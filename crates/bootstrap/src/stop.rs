@@ -26,13 +26,14 @@ impl Stop {
     }
 
     pub(crate) fn stop(&self) {
-        // Relaxed: the flag publishes no other data, and the bell below makes the thread check it.
+        // Relaxed, as its load: the flag publishes no other data, and the bell below makes the
+        // thread check it.
         self.flag.store(true, Ordering::Relaxed);
         self.bell.ring();
     }
 
     pub(crate) fn stopped(&self) -> bool {
-        // Relaxed: no other data is read because of it.
+        // Relaxed, as its store: no other data is read because of it.
         self.flag.load(Ordering::Relaxed)
     }
 

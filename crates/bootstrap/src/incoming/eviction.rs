@@ -27,8 +27,8 @@ impl Origin {
     }
 }
 
-/// Removes up to `count` connections from `pending`, which has the oldest first. Those that must
-/// stay have no origin here. Each one taken is the oldest from the host with the most others, at
+/// Removes up to `count` connections from `pending`, which has the oldest first. Connections that
+/// must stay have no origin. Each one taken is the oldest from the host with the most others, at
 /// the listener with the most.
 pub(super) fn take<T>(
     pending: &mut VecDeque<T>,

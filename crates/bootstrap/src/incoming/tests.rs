@@ -19,7 +19,7 @@ use crate::wire::{FrameKind, frame};
 use crate::{Error, Secret, StreamKind, sealed_frame};
 
 const KEY: &[u8] = b"the key";
-/// The capacity of lobbies that tests fill: needs no more descriptors than any machine gives.
+/// The capacity of listeners that tests fill. Any machine gives that many descriptors.
 const PLACES: usize = 64;
 
 /// Rank 1 of 2 serves streams in the background until it has admitted one, or time is up.

@@ -1,4 +1,4 @@
-//! What ranks are told of others that leave, lie or are late.
+//! The errors that ranks get when others leave, lie or are late.
 
 use std::collections::BTreeSet;
 use std::io::Read;

@@ -9,7 +9,7 @@ use crate::wiring::MOST_RANKS;
 const MAGIC: [u8; 4] = *b"SCCN";
 const LABEL: &[u8] = b"note";
 const TAG: usize = 32;
-/// The length of a note in bytes.
+/// The length of a datagram in bytes.
 pub(super) const LENGTH: usize = 4 + 8 + 1 + 8 + 2 + 1 + TAG;
 /// The most ranks that pass a connection on.
 const MOST_HOPS: u8 = MOST_RANKS as u8;

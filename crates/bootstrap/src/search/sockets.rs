@@ -47,7 +47,7 @@ impl Sockets {
         }
     }
 
-    /// Sends to all hosts of each network the note that `note` makes for the own address there.
+    /// Sends a datagram to all hosts of each network; `note` makes it for the own address there.
     /// Failures are harmless: questions are repeated.
     pub(super) fn tell_all(&self, note: impl Fn(Address) -> Option<Vec<u8>>) {
         for own in &self.own {

@@ -1,4 +1,4 @@
-//! Notes as bytes, and how those of others are treated.
+//! Datagrams as bytes; datagrams of other worlds are ignored.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ fn datagram_key(secret: &[u8]) -> SearchKey {
     SearchKey::new(&Secret::from_text(secret), &[target]).unwrap()
 }
 
-fn notes() -> [What; 2] {
+fn datagrams() -> [What; 2] {
     let nonce = [7; 8];
     let (port, hops) = (9, 2);
     [What::Question { nonce }, What::Answer { nonce, port, hops }]
@@ -18,12 +18,12 @@ fn notes() -> [What; 2] {
 #[test]
 fn only_ranks_of_the_world_are_heard() {
     let (ours, theirs) = (datagram_key(b"ours"), datagram_key(b"theirs"));
-    for what in notes() {
+    for what in datagrams() {
         let world = ours.world;
-        let note = Datagram { world, what }.encode(&ours.key);
-        assert_eq!(note.len(), datagram::LENGTH);
-        assert_eq!(Datagram::decode(&note, &ours), Some(what));
-        assert_eq!(Datagram::decode(&note, &theirs), None);
+        let datagram = Datagram { world, what }.encode(&ours.key);
+        assert_eq!(datagram.len(), datagram::LENGTH);
+        assert_eq!(Datagram::decode(&datagram, &ours), Some(what));
+        assert_eq!(Datagram::decode(&datagram, &theirs), None);
         // From a sender that knows the world's name, which is no secret.
         let forged = Datagram { world, what }.encode(&theirs.key);
         assert_eq!(Datagram::decode(&forged, &ours), None);
@@ -41,7 +41,7 @@ proptest! {
     #[test]
     fn damaged_notes_are_refused(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
         let datagram_key = datagram_key(b"ours");
-        for what in notes() {
+        for what in datagrams() {
             let whole = Datagram { world: datagram_key.world, what }.encode(&datagram_key.key);
             let shorter = &whole[..cut.index(whole.len())];
             prop_assert_eq!(Datagram::decode(shorter, &datagram_key), None);

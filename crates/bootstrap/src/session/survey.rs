@@ -193,7 +193,8 @@ impl Session {
         }
     }
 
-    /// Tells the rendezvous what was found. Takes the wiring that it makes of all ranks' findings.
+    /// Sends this rank's survey to the rendezvous, and takes the wiring that it makes of all
+    /// surveys.
     fn learn(&self, network: &Network, survey: &Survey, deadline: Instant) -> Result<(), Error> {
         network.tell(survey, deadline);
         let wiring = self.stream_table.wiring(deadline).unwrap_or_else(|| {

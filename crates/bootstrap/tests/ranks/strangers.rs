@@ -203,7 +203,7 @@ fn flood() {
     }
 }
 
-/// Took minutes before strangers were told apart from ranks, and listeners from each other.
+/// This took minutes before strangers were told apart from ranks, and listeners from each other.
 #[test]
 fn thousands_of_silent_strangers_keep_nobody_waiting() {
     let id = UniqueId::create(&options()).unwrap();
