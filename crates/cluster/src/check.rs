@@ -1,7 +1,7 @@
 //! `spark-perf check`: a new cluster's check-up in one command, and its report.
 //!
-//! Runs the other commands, and puts together what they find. Judges only what crossed which
-//! interface, and what has changed since an older report.
+//! Runs the other commands, and puts together what they find. Judges only which data crossed which
+//! interface, and the changes since an older report.
 
 mod changes;
 mod chart;

@@ -1,8 +1,8 @@
 //! `spark-perf discover`: finds hosts on the link, and prints them as a hostfile.
 //!
 //! Hosts announce their ssh server by multicast DNS, and answer an echo request to all nodes of a
-//! link (`ICMPv6`), also where no addresses are configured yet. Some say by LLDP who they are. Each
-//! is then asked for its ssh server. Runs nothing on the hosts, except that it copies keys on
+//! link (`ICMPv6`), also where no addresses are configured yet. Some announce themselves by LLDP.
+//! Each is then asked for its ssh server. Runs nothing on the hosts, except that it copies keys on
 //! request.
 
 mod args;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// This host, and those that are found with spark-perf, which ssh reaches without a question.
+/// This host, and the found hosts that have spark-perf and that ssh reaches without a question.
 pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
     let (found, notes) = find(BRIEF);
     for note in &notes {
@@ -91,7 +91,7 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
     Ok(hosts)
 }
 
-/// The hosts that are found within this time, and what could not be tried.
+/// The hosts that are found within this time, and the ways that could not be tried.
 fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
     let what = format!(
         "looking for hosts for {} s; those that are found are then asked for their ssh servers ({} \
@@ -147,7 +147,7 @@ fn look(time: Duration) -> (Vec<Found>, Vec<String>) {
     (merge(found), notes)
 }
 
-/// Whether a socket has only nothing to read yet.
+/// Whether a socket just has nothing to read yet.
 fn is_pause(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)

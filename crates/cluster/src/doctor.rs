@@ -108,7 +108,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<u8, Error> {
 
 /// Hosts, and what was found about them.
 pub(crate) struct Examination {
-    /// Those that answer, each once.
+    /// Hosts that answer, each once.
     pub(crate) hosts: Vec<Host>,
     /// The way to each of them, if it was asked over the network.
     reached: Vec<Option<remote::Host>>,
@@ -117,8 +117,8 @@ pub(crate) struct Examination {
     pub(crate) probed: Option<Probed>,
 }
 
-/// What reading shows, and, for several hosts that were asked, what trying shows, and on demand
-/// measuring.
+/// Examines hosts: reads them; tries connections between several that were asked; on demand,
+/// measures.
 pub(crate) fn examine(
     args: &SurveyArgs,
     probe: bool,
@@ -157,7 +157,7 @@ impl Examination {
     }
 }
 
-/// Finds what reading shows of these hosts; silent ones come first.
+/// The findings from reading these hosts; silent ones come first.
 fn read(surveyed: Vec<Result<Surveyed, Unreached>>, pinned: &[Pinned]) -> Examination {
     let mut found = Vec::new();
     let mut met: Vec<Surveyed> = Vec::new();
@@ -200,8 +200,8 @@ pub(crate) fn judge(hosts: &[Host]) {
     assert!(!summary(&found).is_empty());
 }
 
-/// Removes a host that is there already, by a hardware address that no two machines share, and says
-/// so.
+/// Removes hosts that are listed already, as a hardware address shows that no two machines share;
+/// returns findings that say so.
 fn twice(met: &mut Vec<Surveyed>) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut index = 1;

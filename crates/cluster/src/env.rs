@@ -1,8 +1,8 @@
 //! `spark-perf env`: the environment that these hosts should run with, each value with the probe
 //! that decided it.
 //!
-//! Knows the model of hosts, and names of variables. Prints no value that nothing has shown to be
-//! right.
+//! Knows the model of hosts, and names of variables. Prints only values that a probe has shown to
+//! be right.
 
 mod devices;
 mod format;

@@ -13,7 +13,7 @@ pub(crate) enum Error {
     /// A host cannot be described.
     #[error("{0}")]
     Host(#[from] spark_ccl_topology::Error),
-    /// What a file or a host says is no description of a host.
+    /// The text of a file or a host is no description of a host.
     #[error("{from}: {reason}")]
     Unreadable {
         /// The file or host.

@@ -1,4 +1,4 @@
-//! Findings: the results of checks, and the mends. Knows no check.
+//! Findings: the results of checks, and the fixes. Knows no check.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ pub(crate) struct Finding {
     pub(crate) wanted: Option<String>,
     /// Why it matters.
     pub(crate) why: Option<String>,
-    /// The mend.
+    /// How to fix it.
     pub(crate) fix: Option<Fix>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Finding {
 pub(crate) enum Status {
     /// As it should be.
     Ok,
-    /// What was read does not decide it.
+    /// The facts that were read do not decide it.
     Unknown,
     /// It works, but slowly or not for long.
     Warn,
@@ -46,13 +46,13 @@ pub(crate) struct Problem {
     pub(crate) fix: Fix,
 }
 
-/// What puts it right.
+/// The fix of a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Fix {
     /// The host on which to run the command.
     #[serde(rename = "where")]
     pub(crate) place: Option<String>,
-    /// The command; `None` where what was read does not prove one right.
+    /// The command; `None` if the facts that were read do not prove one right.
     pub(crate) command: Option<String>,
     /// What to look at, or to do by hand.
     pub(crate) look: Option<String>,
@@ -116,7 +116,7 @@ impl Finding {
         }
     }
 
-    /// What was read does not decide it; what to look at.
+    /// The facts that were read do not decide it; `look` says what to look at.
     pub(crate) fn unknown(
         id: &'static str,
         hosts: &[&str],
@@ -149,7 +149,7 @@ impl Finding {
         }
     }
 
-    /// The command that puts it right.
+    /// The command that fixes it.
     pub(crate) fn command(&self) -> Option<&str> {
         self.fix.as_ref()?.command.as_deref()
     }

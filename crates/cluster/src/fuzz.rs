@@ -1,5 +1,4 @@
-//! Fuzz targets: what is made of hosts that other machines describe, and what is heard of them on
-//! the link.
+//! Fuzz targets: descriptions of hosts by other machines, and frames on the link.
 
 use spark_ccl_topology::{Cluster, Host, testing};
 

@@ -15,7 +15,7 @@
 //! | `launch` | starts a program as ranks on several hosts |
 //! | `netplan` | plans the addresses of the fast network, and applies them |
 //! | `finding` | what is found: whether it is right, what is wanted, and how to mend it |
-//! | `port` | whether hosts let in what others send to their ports |
+//! | `port` | whether hosts accept connections of others |
 //! | `topo`, `env`, `top`, `doctor` | the other commands |
 //! | `check` | `spark-perf check`: puts together what the others find, and reports it |
 

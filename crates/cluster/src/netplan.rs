@@ -29,8 +29,8 @@ use crate::program::output_of;
 /// The file of each node.
 const FILE: &str = "90-spark-ccl.yaml";
 
-/// A command of the program: `apply` applies all files; `get` reads them, and fails where one is
-/// wrong. The trial's lock is held meanwhile: not for ever.
+/// A command of the program: `apply` applies all files; `get` reads them, and fails if one is
+/// wrong. It has a time limit, since the trial's lock is held meanwhile.
 fn netplan(command: &str) -> std::io::Result<()> {
     output_of(&format!("timeout --kill-after=5 40 netplan {command}")).map(drop)
 }

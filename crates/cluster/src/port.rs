@@ -1,5 +1,4 @@
-//! Whether a host lets in what others send to its ports: a connection is tried to one that was
-//! opened just now.
+//! Whether a host accepts connections of others: they try one to a port that was just opened.
 //!
 //! An agent on each host ([`agent`]) listens, and another one tries.
 
@@ -111,7 +110,7 @@ pub(crate) fn examine(
     found
 }
 
-/// A host's attempts with their outcomes, of which it has to tell each.
+/// A host's attempts with their outcomes; it has to report each.
 fn paired(own: Vec<Planned>, said: Result<Vec<u8>, String>) -> Result<Vec<Tried>, String> {
     if own.is_empty() {
         return Ok(Vec::new());

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::{Command, Stdio};
 
-/// What a program prints; `line` is its command line, separated by spaces.
+/// The output of a program; `line` is its command line, separated by spaces.
 ///
 /// An error names the command line, and why it failed, in the program's own words.
 pub(crate) fn output_of(line: &str) -> io::Result<String> {

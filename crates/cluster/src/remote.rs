@@ -44,8 +44,8 @@ impl Answer {
         printed::json(&self.stdout).unwrap_or(&self.stdout)
     }
 
-    /// The lines that it printed on standard output, then those on standard error, without those
-    /// that are empty.
+    /// The lines that it printed on standard output, then those on standard error, without empty
+    /// ones.
     pub(crate) fn lines(&self) -> Vec<String> {
         let both = [&self.stdout, &self.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         let lines = both.iter().flat_map(|text| text.lines().map(str::trim));
@@ -58,7 +58,8 @@ impl Answer {
 
 /// Runs spark-perf with these arguments on all hosts at once, gives each its `input`, by the host's
 /// number, and waits for at most `limit`. Returns what each host answered, in the order of the
-/// hosts. When the time is over, the connection is cut: what still runs there must end by itself.
+/// hosts. When the time is over, the connection is cut: a program that still runs there must end by
+/// itself.
 pub(crate) fn run_on_all(
     remote: &Remote,
     hosts: &[Host],
@@ -117,7 +118,7 @@ fn run_on(
     let stderr = Printed::of(child.stderr.take());
     let status = wait(&mut child, host, deadline)?;
     let times = [started, SystemTime::now()];
-    // What the program leaves behind may keep its pipes open for ever.
+    // A process that the program leaves behind may keep its pipes open for ever.
     let patience = Instant::now() + LAST_OUTPUT;
     let answer = Answer {
         status,

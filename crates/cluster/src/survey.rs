@@ -169,7 +169,7 @@ fn read(path: &Path) -> Result<Vec<Host>, Error> {
     hosts(&text).map_err(|error| unreadable(&path.display().to_string(), &error))
 }
 
-/// What a file that somebody wrote down holds. A pipe is welcome, but a device may have no end.
+/// The text of a file with descriptions. A pipe is welcome, but a device may have no end.
 pub(crate) fn text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(LONGEST).read_to_string(&mut text)?;

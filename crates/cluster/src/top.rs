@@ -1,7 +1,6 @@
 //! `spark-perf top`: shows the ranks of a running job, again and again.
 //!
-//! It asks at the address where the job's processes, or NCCL's, tell what runs. Knows no rank
-//! itself.
+//! It asks at the address where the job's processes, or NCCL's, answer. Knows no rank itself.
 
 mod client;
 mod table;

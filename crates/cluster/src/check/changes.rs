@@ -1,4 +1,4 @@
-//! What became slower, or otherwise, since an older report.
+//! The changes since an older report: slower results, new faults, and other differences.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -120,8 +120,7 @@ pub(super) fn since(older: &Older, report: &Report<'_>) -> Vec<Change> {
 }
 
 impl Change {
-    /// Each text in one line, without what a terminal would obey: the older report may hold
-    /// anything.
+    /// Each text in one line, without control characters: the older report may hold anything.
     fn plain(self) -> Self {
         let [what, then, now] = [self.what, self.then, self.now].map(|text| plain(&text));
         Self {
@@ -133,8 +132,8 @@ impl Change {
     }
 }
 
-/// Findings that are new, or whose status is another one. Of several with one name on the same
-/// hosts, the worst counts.
+/// New findings, and findings whose status has changed. Of several with one name on the same hosts,
+/// the worst counts.
 fn findings(older: &Older, report: &Report<'_>) -> Vec<Change> {
     let then = older.findings.iter();
     let then = worst(then.map(|one| (named(&one.hosts, &one.id), &*one.status)));
@@ -205,7 +204,7 @@ struct Measured(BTreeMap<Name, Value>);
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     what: &'static str,
-    /// Empty for what all hosts have done together.
+    /// Empty for measurements of all hosts together.
     rails: String,
     bytes: Option<u64>,
 }
@@ -277,7 +276,7 @@ impl Measured {
 }
 
 impl Name {
-    /// What all hosts have done together.
+    /// The name of a measurement of all hosts together.
     fn of_all(what: &'static str, bytes: Option<u64>) -> Self {
         let rails = String::new();
         Self { what, rails, bytes }
@@ -297,7 +296,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// Rails by their ends and hosts, in whichever order they were asked.
+/// Rails by their ends and hosts, whatever the order in which hosts were asked.
 fn rails(hosts: [&str; 2], all: &[RailEnds], indices: &[usize]) -> String {
     let rails = indices.iter().filter_map(|index| all.get(*index));
     let name = |rail: &RailEnds| {

@@ -164,7 +164,7 @@ fn label(text: &mut String, class: &str, [x, y]: [f64; 2], what: &str) {
     );
 }
 
-/// From when to when each was measured, in seconds: measurements of one moment followed each other.
+/// The begin and the end of each measurement, in seconds: those of one moment followed each other.
 fn spans(moments: &[Moment]) -> Vec<[f64; 2]> {
     let mut spans = Vec::new();
     let mut before = 0.0;

@@ -1,8 +1,8 @@
-//! `spark-perf check --hardware`: what only hardware can show, check by check, each with what is
-//! expected.
+//! `spark-perf check --hardware`: the checks that only hardware can do, each with the expected
+//! result.
 //!
-//! What a machine cannot show, or no program does, is listed, too, and says why: nothing is passed
-//! by being left out.
+//! Checks that this machine or no program can do are listed, too, with the reason: none passes by
+//! being left out.
 
 mod bench;
 mod facts;
@@ -37,7 +37,7 @@ struct Check {
     expected: String,
     status: Status,
     seen: String,
-    /// What runs it again, or runs it by hand.
+    /// The command that runs it again, or by hand.
     command: Option<String>,
 }
 

@@ -175,8 +175,8 @@ pub(super) fn median(all: &[f64]) -> f64 {
     all[all.len() / 2]
 }
 
-/// The bytes that the rank that sends least must have sent, at the least: an all-reduce sends what
-/// the bus bandwidth counts.
+/// The least bytes that each rank must have sent: an all-reduce sends the bytes that the bus
+/// bandwidth counts.
 pub(super) fn moved(sweep: Option<&Document>, load: &[Moment]) -> f64 {
     let swept = sweep.into_iter().flat_map(|it| &it.results);
     let swept: f64 = swept.map(|row| row.size as f64 * CALLS[0]).sum();

@@ -1,4 +1,4 @@
-//! What crossed which interface, and what has changed.
+//! Traffic of interfaces, and changes between reports.
 
 use spark_ccl_console::Failure;
 use spark_ccl_topology::Traffic as Counted;
@@ -6,8 +6,8 @@ use spark_ccl_topology::testing;
 
 use super::*;
 
-/// What the two hosts find where each rail has carried `rails` bytes, and each other interface
-/// `others`, after `alter` has had its way with the second reading.
+/// The findings about two hosts if each rail has carried `rails` bytes, and each other interface
+/// `others`. `alter` changes the second reading.
 fn counted(rails: u64, others: u64, moved: f64, alter: impl Fn(&mut Host)) -> Vec<Finding> {
     let hosts = testing::hosts(&testing::pair());
     let cluster = Cluster::of(&hosts);
@@ -103,14 +103,14 @@ fn an_idle_rail_fails() {
     assert!(found[0].seen.contains(&idle), "{found:#?}");
 }
 
-/// What the first of two hosts finds whose rails have no RDMA, where each rail has carried this
-/// both ways.
+/// The finding about the first of two hosts without RDMA, whose rails have each carried this both
+/// ways.
 fn found_over_tcp(carried: &[u64]) -> Finding {
     let both = carried.iter().map(|one| [*one, *one]);
     found_over_rails(&both.collect::<Vec<_>>())
 }
 
-/// The same, where each rail has sent and received this.
+/// Like [`found_over_tcp`], with what each rail has sent and received.
 fn found_over_rails(carried: &[[u64; 2]]) -> Finding {
     let hosts = testing::hosts(&testing::pair());
     let mut cluster = Cluster::of(&hosts);
@@ -143,7 +143,7 @@ fn more_rails_than_connections_are_told() {
         format!("{found:?}").contains("SPARK_CCL_SOCKETS=3"),
         "{found:#?}"
     );
-    // That is not why: there are enough, or the data went elsewhere.
+    // The number of connections is not the cause: there are enough, or the data went elsewhere.
     for carried in [&[1_200_000_000, 5][..], &[300_000_000, 300_000_000, 5]] {
         assert_eq!(found_over_tcp(carried).status, Status::Fail, "{carried:?}");
     }
@@ -151,7 +151,7 @@ fn more_rails_than_connections_are_told() {
     assert_eq!(found.status, Status::Ok, "{found:#?}");
 }
 
-/// The library passes the cable over, so the local network is what must have carried the data.
+/// The library skips the cable, so the local network must have carried the data.
 #[test]
 fn a_cable_that_does_not_answer_is_no_rail() {
     let mut hosts = testing::hosts(&testing::pair());
@@ -231,13 +231,13 @@ fn a_missing_counter_is_not_zero() {
     let found = counted(100_000, 0, 1e9, lose);
     all_are(&found, Status::Unknown);
     assert!(found[0].seen.contains(&device), "{found:#?}");
-    // What is counted elsewhere proves enough.
+    // The other counters prove enough.
     all_are(&counted(600_000_000, 0, 1e9, lose), Status::Ok);
     let lose = |host: &mut Host| netdev(host, &name).traffic = None;
     all_are(&counted(600_000_000, 0, 1e9, lose), Status::Unknown);
     let none = |host: &mut Host| host.network.netdevs.clear();
     all_are(&counted(600_000_000, 0, 1e9, none), Status::Unknown);
-    // A counter that began again is none.
+    // A counter that was reset does not count.
     let restart = |host: &mut Host| netdev(host, &name).traffic.as_mut().unwrap().sent = 0;
     all_are(&counted(600_000_000, 0, 1e9, restart), Status::Unknown);
 }
@@ -382,7 +382,8 @@ fn read_back(report: &Report<'_>) -> Older {
     Older::read(&folder.path().join("check.json")).unwrap()
 }
 
-/// What two hosts carry over two rails, at these rates; the second host comes first if `turned`.
+/// Measurements of two hosts over two rails, at these rates; the second host comes first if
+/// `turned`.
 fn probed(rates: &[f64], turned: bool) -> Probed {
     let mut sides = ["1", "2"];
     if turned {
@@ -432,7 +433,7 @@ fn changes_are_found_by_name() {
     assert!(found.iter().all(|one| one.is_worse), "{found:#?}");
     assert_eq!(found.len(), 2, "{found:#?}");
     assert!(found[0].what.contains("b1"), "{found:#?}");
-    // What is not there any more.
+    // A rail and a load that are gone.
     now.probed = Some(probed(&[12.0], true));
     now.load = Vec::new();
     now.hosts = &turned[..1];

@@ -1,4 +1,4 @@
-//! What crossed which interface, by the kernel's counters.
+//! Judges which data crossed which interface, by the kernel's counters.
 
 use std::collections::BTreeSet;
 
@@ -9,8 +9,8 @@ use spark_ccl_topology::{Cluster, Host, Netdev};
 use crate::finding::{Finding, Fix, Problem};
 
 const ID: &str = "check.traffic";
-/// What ssh and the ranks' meetings may send over other interfaces, in bytes, beside a small part
-/// of the data; and the most that this may be, however much the collectives move.
+/// The bytes that ssh and the rendezvous may send over other interfaces; the part of the data that
+/// may go there, too; and the most that this part may be.
 const SMALL: f64 = 8e6;
 const PART: f64 = 0.02;
 const MOST: f64 = 200e6;
@@ -30,14 +30,14 @@ pub(super) struct Traffic {
     pub(super) received: u64,
 }
 
-/// A direction, and what went that way.
+/// A direction, and the bytes that went that way.
 type Way = (&'static str, fn(&Traffic) -> u64);
 /// Each is judged: a network that is idle one way delays all.
 const WAYS: [Way; 2] = [("sent", |one| one.sent), ("received", |one| one.received)];
 
-/// The bytes that a host has counted between two readings, but on loopback. A counter that has no
-/// counter in both readings is left out, and so is what a rail lies on, or what lies on it: those
-/// bytes would count twice.
+/// The bytes that a host has counted between two readings, without loopback. An interface without a
+/// counter in both readings is left out. So is one above or below a rail's, whose bytes would count
+/// twice.
 pub(super) fn between(
     cluster: &Cluster<'_>,
     index: usize,
@@ -89,7 +89,7 @@ pub(super) fn between(
     found
 }
 
-/// The ends at a host of rails that answer, each with the index of the host at the other end.
+/// A host's ends of rails that answer, each with the index of the host at the other end.
 fn ends<'a>(cluster: &'a Cluster<'_>, index: usize) -> impl Iterator<Item = (&'a RailEnd, usize)> {
     let answering = |rail: &&HostRail| rail.evidence != Evidence::Silent;
     let ends = cluster.rails.iter().filter(answering).flat_map(|rail| {
@@ -99,8 +99,8 @@ fn ends<'a>(cluster: &'a Cluster<'_>, index: usize) -> impl Iterator<Item = (&'a
     ends.filter(move |(end, _)| end.host == index)
 }
 
-/// Whether the rails of a host have carried what the collectives must have moved, each a part of
-/// it, and other interfaces little.
+/// Whether the rails of a host have carried the data of the collectives, each a part, and other
+/// interfaces little.
 pub(super) fn judge(
     cluster: &Cluster<'_>,
     index: usize,

@@ -23,8 +23,8 @@ pub(super) struct Found {
     pub(super) name_resolves: bool,
 }
 
-/// The most signs of hosts that each way of looking keeps, and of these ways there are three.
-/// Anybody on the link may send more, but not so that what another way has found is left out.
+/// The most signs of hosts that each of the three ways of looking keeps. Anybody on the link may
+/// send more, but cannot displace a host that another way has found.
 pub(super) const MOST: usize = 512;
 const WAYS: usize = 3;
 
@@ -94,7 +94,7 @@ impl Found {
             || !self.addresses.is_disjoint(&other.addresses)
     }
 
-    /// Adds what is known of the same host.
+    /// Adds another sign of the same host.
     fn take(&mut self, other: Self) {
         if self.name.is_none() || (other.name_resolves && !self.name_resolves) {
             self.name = other.name;
@@ -116,7 +116,7 @@ impl Found {
         self.ssh_key.is_some()
     }
 
-    /// Whether this is its name, which may go without its domain, or an address of it.
+    /// Whether this is its name, with or without its domain, or one of its addresses.
     pub(super) fn is_called(&self, name: &str) -> bool {
         let is_name = |own: &String| {
             let first = own.strip_suffix(".local").unwrap_or(own);

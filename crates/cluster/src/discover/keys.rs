@@ -68,8 +68,8 @@ fn fingerprint(key: &str) -> Result<String, Error> {
     Ok(fingerprint.unwrap_or("unknown").to_owned())
 }
 
-/// Copies the key to the server that has answered; whether that succeeds. ssh will know the
-/// server's key by the name, or address, that the hostfile has.
+/// Copies the key to the server that has answered; returns whether that has succeeded. ssh will
+/// know the server's key by the name, or address, that the hostfile has.
 fn copy_to(user: Option<&str>, host: &Found) -> Result<bool, Error> {
     let address = host.ssh_address.clone().unwrap_or_default();
     let target = match user {

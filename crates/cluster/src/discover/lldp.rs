@@ -1,4 +1,4 @@
-//! Hosts that say by LLDP who they are.
+//! Hosts that announce themselves by LLDP.
 
 mod frame;
 #[cfg(test)]
@@ -95,7 +95,7 @@ fn sighting(frame: Frame, own: &Own) -> Option<Found> {
 }
 
 impl Own {
-    /// What cannot be read is not known: then a frame of this host counts as another's.
+    /// Properties that cannot be read stay empty: then a frame of this host counts as another's.
     fn read() -> Self {
         let interfaces = std::fs::read_dir("/sys/class/net").into_iter().flatten();
         let macs = interfaces.flatten().filter_map(|interface| {

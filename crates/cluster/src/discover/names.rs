@@ -1,12 +1,12 @@
-//! Which names of hosts are taken: anybody on the link may announce anything, and names go to
-//! terminals, hostfiles and command lines.
+//! Decides which names of hosts are accepted: anybody on the link may announce anything, and names
+//! go to terminals, hostfiles and command lines.
 
 use crate::remote::parse_one;
 
 /// The longest name, by DNS.
 const LONGEST: usize = 253;
 
-/// The name that multicast DNS announces, if it is one.
+/// The name that multicast DNS announces, if it is valid.
 pub(super) fn announced(name: &str) -> Option<String> {
     let name = name.trim_end_matches('.');
     let (host, domain) = name.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! The kernel's table of neighbours: which other addresses belong to the card that has one.
+//! The kernel's table of neighbours: finds the other addresses of the card that has one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ struct Entry {
 pub(super) struct NeighbourTable(Vec<Entry>);
 
 impl NeighbourTable {
-    /// Asks `ip`, of iproute2. Empty where that is not to be had.
+    /// Asks `ip`, of iproute2. Empty if that is missing.
     pub(super) fn read() -> Self {
         output_of("ip -json neighbour").map_or_else(|_| Self::default(), |text| Self::parse(&text))
     }

@@ -17,7 +17,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Types of messages.
 const ECHO_REQUEST: u8 = 128;
 const ECHO_REPLY: u8 = 129;
-/// The number of requests: it, or an answer, may be lost.
+/// The pause between requests: a request, or its answer, may be lost.
 const AGAIN: Duration = Duration::from_millis(700);
 
 /// The hosts that answer within this time.

@@ -21,9 +21,9 @@ const LOOKUP: Duration = Duration::from_secs(3);
 /// The kinds of keys.
 const KINDS: [&str; 3] = ["ssh-ed25519", "ecdsa-", "ssh-rsa"];
 
-/// What a host has answered.
+/// The answer of a host.
 struct Answer {
-    /// Its name: what it has said, or else what this system calls its addresses.
+    /// Its name: the one that it has said, or else this system's name for its addresses.
     name: Option<String>,
     name_resolves: bool,
     /// An address, and the server's key there.
@@ -90,8 +90,8 @@ fn name_of(addresses: &[String]) -> Option<String> {
     names::of_addresses(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Whether the system takes a name for one of these addresses: any host may say that it has another
-/// one's name.
+/// Whether this system resolves a name to one of these addresses: any host may claim another one's
+/// name.
 fn leads_to(name: &str, addresses: &[String]) -> bool {
     let known: Vec<IpAddr> = addresses
         .iter()

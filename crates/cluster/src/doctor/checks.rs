@@ -4,7 +4,6 @@ mod addresses;
 mod cables;
 mod cards;
 mod cluster;
-mod compaction;
 mod gpus;
 mod kind;
 mod limits;
@@ -17,7 +16,6 @@ mod rate;
 mod routes;
 mod software;
 mod subnets;
-mod sva;
 #[cfg(test)]
 mod tests;
 mod unplugged;
@@ -48,7 +46,6 @@ pub(super) fn all(subject: &Subject<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (index, host) in cluster.hosts.iter().enumerate() {
         found.extend(machine::checks(host));
-        found.extend(compaction::check(host));
         found.extend(software::checks(host));
         found.extend(gpus::checks(host));
         found.extend(limits::checks(host));

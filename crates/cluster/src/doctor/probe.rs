@@ -1,4 +1,4 @@
-//! What hosts carry between them: each rail alone, all together, and then the collective itself.
+//! Measures the rates between hosts: each rail alone, all together, and then the collective itself.
 //!
 //! `spark-perf launch` starts the ranks that measure; this asks for their results and judges them.
 
@@ -32,8 +32,8 @@ const COLLECTIVE: &str = "all_reduce --backend host -b 8 -f 8 -T 30 -J -";
 /// The last size of the collective, in bytes, where the network is fast enough: there are 50 calls
 /// of it, which must take less than [`LIMIT`].
 const LAST_SIZE: u64 = 16 << 20;
-/// The time, in seconds, for which a call may need all that the slowest pair carries. Both
-/// directions at once may take four times that.
+/// The time, in seconds, for which a call may use the slowest pair's whole rate. Both directions at
+/// once may take four times that.
 const OF_A_CALL: f64 = 0.3;
 
 /// A measurement, or why there is none.
@@ -62,7 +62,7 @@ pub(crate) struct Pair {
 pub(crate) struct Launcher<'a> {
     /// The words of the command line that call ssh.
     pub(crate) ssh: Vec<String>,
-    /// Those of the cluster, in its order.
+    /// The hosts of the cluster, in its order.
     pub(crate) hosts: &'a [remote::Host],
 }
 
@@ -90,8 +90,8 @@ impl Launcher<'_> {
         serde_json::from_slice(&answer.stdout).map_err(|_| failed())
     }
 
-    /// What ranks on these hosts print that run this command, and how the launcher, which takes
-    /// further options, ends.
+    /// Runs a command as ranks on these hosts, with further options of the launcher. Returns the
+    /// output of the ranks, and the launcher's exit status.
     pub(crate) fn run(
         &self,
         hosts: &[usize],
@@ -124,7 +124,7 @@ impl Launcher<'_> {
     }
 }
 
-/// Why a measurement ended, from what its launcher printed: what each rank says, since one of them
+/// Why a measurement ended, from its launcher's output: the words of all ranks, since one of them
 /// may only know that another one left.
 fn why(said: &str) -> String {
     // The launcher's last line only says which rank has failed.
@@ -204,13 +204,13 @@ fn with_known_rails(measured: Measured<BandwidthRow>) -> Outcome<Measured<Bandwi
 }
 
 impl Pair {
-    /// The most that it carries, in GB/s.
+    /// The highest rate, in GB/s.
     fn fastest(&self) -> Option<f64> {
         let rates = self.measured()?.rows.iter().map(|row| row.gb_per_s);
         rates.reduce(f64::max)
     }
 
-    /// What it carries as collectives use it, in GB/s: each rail the same, so the slowest counts.
+    /// The rate for collectives, in GB/s: each rail carries the same, so the slowest counts.
     fn even(&self) -> Option<f64> {
         let Measured { rails, rows, .. } = self.measured()?;
         let of_all =
@@ -218,14 +218,14 @@ impl Pair {
         rows.iter().map(of_all).reduce(f64::min)
     }
 
-    /// By what collectives use; over TCP also where RDMA failed.
+    /// The measurement over the network that collectives use; over TCP also where RDMA failed.
     fn measured(&self) -> Option<&Measured<BandwidthRow>> {
         let mut all = self.rdma.iter().chain([&self.tcp]);
         all.find_map(|one| one.as_ref().ok())
     }
 
-    /// Takes what another attempt has measured where that is faster. Wrong data and failures of
-    /// either stay.
+    /// Takes the results of another attempt that are faster. Wrong data and failures of either
+    /// stay.
     fn keep_better(&mut self, other: Self) {
         keep(&mut self.tcp, other.tcp);
         if let (Some(own), Some(other)) = (&mut self.rdma, other.rdma) {

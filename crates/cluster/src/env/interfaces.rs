@@ -16,12 +16,12 @@ struct Shared<'a> {
     subnet: Subnet,
     /// The interfaces in it, one of each host.
     netdevs: Vec<&'a Netdev>,
-    /// Of its slowest interface, in Mbit/s.
+    /// The speed of its slowest interface, in Mbit/s.
     speed: u32,
 }
 
 /// The interfaces over which ranks meet: in the fastest subnet that all hosts share. Without RDMA,
-/// data takes them, too, so all that are equally fast.
+/// data takes them, too: then all equally fast ones.
 ///
 /// # Errors
 /// The reason why no list of names fits all hosts.
@@ -89,7 +89,7 @@ fn shared<'a>(cluster: &Cluster<'a>) -> Vec<Shared<'a>> {
     in_all.filter(answers).collect()
 }
 
-/// Checks that the data of no pair of hosts takes another network: such a list would have it take a
+/// Checks that no pair of hosts has another network for its data: the list would move the data to a
 /// slower one.
 fn joins_all(cluster: &Cluster<'_>, shared: &[Shared<'_>]) -> Result<(), String> {
     let rails = cluster.rails.iter();

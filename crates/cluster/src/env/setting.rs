@@ -1,4 +1,4 @@
-//! What was decided: settings, and those for which no value fits all hosts.
+//! The decisions: settings, and settings for which no value fits all hosts.
 
 use serde::Serialize;
 
@@ -26,8 +26,8 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Adds what was decided, unless a shell would not pass it on as it is: names of interfaces are
-    /// other hosts' words.
+    /// Adds what was decided, unless a shell would not pass it on as it is: names of interfaces
+    /// come from other hosts.
     pub(super) fn add(&mut self, name: &'static str, decided: Result<Vec<Setting>, String>) {
         let plain =
             decided.and_then(

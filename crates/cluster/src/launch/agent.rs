@@ -38,7 +38,7 @@ pub(crate) struct AgentArgs {
     inner: bool,
 }
 
-/// What the agent's main thread is told.
+/// An event for the agent's main thread.
 enum Event {
     Order(Box<Order>),
     /// A sign of life from the launcher.
@@ -138,8 +138,8 @@ fn wait_for_order(events: &Receiver<Event>) -> Option<Order> {
     }
 }
 
-/// Waits until all processes have ended, and ends them when they are to. Never writes, since the
-/// launcher may be gone.
+/// Waits until all processes have ended, and ends them when the launcher wants that. Never writes,
+/// since the launcher may be gone.
 fn watch(events: &Receiver<Event>, mut ranks: Ranks, limits: [Duration; 2]) -> u8 {
     let [silence, grace] = limits;
     let mut heard = Instant::now();
@@ -204,7 +204,7 @@ impl Ending {
         }
     }
 
-    /// Kills those that are left; returns whether to try again.
+    /// Kills the descendants that are left; returns whether to try again.
     fn kill(&mut self) -> bool {
         family::signal_all(Signal::KILL);
         self.next = Instant::now() + ROUND;

@@ -83,7 +83,7 @@ pub(super) fn wait_for_name(
     Ok(None)
 }
 
-/// What is known of a host's greeting.
+/// The state of a host's greeting.
 enum Greeting {
     Awaited,
     Heard(Box<Hello>),

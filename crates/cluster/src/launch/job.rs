@@ -15,7 +15,7 @@ use crate::remote::Remote;
 /// then give up.
 pub(super) const LAST: Duration = Duration::from_secs(10);
 
-/// The hosts of a job, and what has become of its ranks.
+/// The hosts of a job, and the state of its ranks.
 pub(super) struct Job {
     pub(super) links: Vec<Link>,
     /// The first rank of each host.

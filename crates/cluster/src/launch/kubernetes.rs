@@ -48,7 +48,7 @@ pub(crate) struct KubernetesArgs {
     job_name: String,
 }
 
-/// What the launcher of each pod is given.
+/// The arguments for the launcher of each pod.
 pub(super) struct Launch<'a> {
     pub(super) flags: Vec<String>,
     pub(super) command: &'a [String],

@@ -28,9 +28,9 @@ pub(super) enum Event {
     Nonsense(usize),
     /// Its output has ended; this was on standard error.
     Closed(usize, Vec<u8>),
-    /// What ranks print cannot be written.
+    /// The ranks' output cannot be written.
     NotPrinted(std::io::Error),
-    /// All that ranks have printed is written; no link is open.
+    /// All output of the ranks is written; no link is open.
     Printed,
     /// This process is asked to end.
     Signalled(i32),
@@ -40,7 +40,7 @@ pub(super) enum Event {
 #[derive(Clone)]
 pub(super) struct Senders {
     pub(super) events: Sender<Event>,
-    /// Blocks while nobody reads what ranks print.
+    /// Blocks while nobody reads the ranks' output.
     pub(super) lines: SyncSender<Line>,
 }
 
@@ -53,9 +53,9 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts the agent of a host, and tells it every `beat` that the launcher is there. What is
-    /// heard goes to `senders`, with the host's number, and lines with their ranks', of which the
-    /// host's first is given. The calling thread must not end before the link.
+    /// Starts the agent of a host, and sends it a sign of life every `beat`. Its reports go to
+    /// `senders`, with the host's number; lines have the numbers of their ranks, which begin with
+    /// the given one. The calling thread must not end before the link.
     pub(super) fn open(
         remote: &Remote,
         host: &Host,
@@ -140,7 +140,7 @@ fn speak(mut stdin: ChildStdin, orders: &Receiver<Order>, beat: Duration) {
     }
 }
 
-/// Passes on what the agent says. The receivers are there until the job is over.
+/// Passes on the agent's reports. The receivers are there until the job is over.
 fn read_agent(
     (number, first): (usize, usize),
     stdout: Option<impl Read>,
@@ -196,7 +196,7 @@ fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
 fn read_some(pipe: Option<impl Read>) -> Vec<u8> {
     let mut kept = Vec::new();
     if let Some(mut pipe) = pipe {
-        // What came before an error is kept.
+        // Bytes before an error are kept.
         let _ = pipe.by_ref().take(MOST_ERRORS).read_to_end(&mut kept);
         let _ = std::io::copy(&mut pipe, &mut std::io::sink());
     }

@@ -1,4 +1,4 @@
-//! Which rank runs where, and the variables by which it finds that out.
+//! The place of each rank, and the variables that tell it.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -117,7 +117,7 @@ pub(super) fn addresses(hellos: &[Hello]) -> Vec<Option<IpAddr>> {
     hellos.iter().map(of).collect()
 }
 
-/// The address by which others reach a host of which ssh has shown this one. A link-local address
+/// The address by which others reach a host, given the one that ssh has shown. A link-local address
 /// means something else on each host; the same interface may have another, which leads over the
 /// same link.
 fn reached(hello: &Hello, shown: IpAddr) -> Option<IpAddr> {

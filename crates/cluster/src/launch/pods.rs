@@ -17,7 +17,7 @@ pub(super) fn manifest(args: &LaunchArgs, secret: &str) -> Result<String, Error>
     args.kubernetes.manifest(&launch, secret)
 }
 
-/// This launcher's options, as flags for those in the pods.
+/// This launcher's options, as flags for the launchers in the pods.
 fn flags(args: &LaunchArgs) -> Result<Vec<String>, Error> {
     let first = || args.kubernetes.first_pod();
     let connect_timeout = args.connect_timeout().as_secs_f64();

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// The beginning of the greeting's line. Whatever the host's shell prints before it is ignored.
 const HELLO: &[u8] = b"spark-perf-launch-agent ";
 
-/// What an agent says first.
+/// The first message of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) version: String,
@@ -26,7 +26,7 @@ pub(super) struct Hello {
     pub(super) connection: Option<[IpAddr; 2]>,
 }
 
-/// What the launcher asks of an agent.
+/// The launcher's request to an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) directory: PathBuf,
@@ -56,7 +56,7 @@ pub(super) enum RankEnd {
     Signal(u8),
 }
 
-/// What an agent says of a rank, by the number of the rank on its host.
+/// An agent's report on a rank, by the number of the rank on its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RankReport {
     /// It has written this line, which is without its end.
@@ -110,7 +110,7 @@ impl RankReport {
         }
     }
 
-    /// `None` if no agent says so.
+    /// `None` for any other line.
     pub(super) fn decode(line: &[u8]) -> Option<Self> {
         let mut words = line.splitn(3, |&byte| byte == b' ');
         let kind = words.next()?;

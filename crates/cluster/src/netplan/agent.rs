@@ -74,7 +74,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The same again as root, with this connection besides.
+/// Runs the same step as root, with this connection as a further argument.
 fn by_sudo(ssh: Option<String>) -> Result<u8, Error> {
     let program = std::env::current_exe().map_err(Error::system("finding this program"))?;
     let words = std::env::args_os().skip(1);
@@ -98,8 +98,8 @@ fn refuse(problems: &[String]) -> Result<u8, Error> {
     Ok(exit::SYSTEM)
 }
 
-/// Waits until the node has its addresses and reaches its neighbours, and prints which these are;
-/// or else what is wrong.
+/// Waits until the node has its addresses and reaches its neighbours, and prints these, or else the
+/// problems.
 fn check(node: &Node) -> Result<u8, Error> {
     let deadline = Instant::now() + SETTLED;
     let mut problems = reach::problems(&node.interfaces);

@@ -103,8 +103,8 @@ impl Trial<'_> {
         }
     }
 
-    /// Does a step on all nodes; returns what they answered, or what went wrong. A signal ends all
-    /// but the last one.
+    /// Does a step on all nodes; returns their answers, or the problems. After a signal, only
+    /// `undo` is done.
     fn step(&self, step: &str) -> Result<Vec<Answer>, String> {
         if step != "undo" {
             go_on()?;

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use super::plan::Interface;
 use crate::program::output_of;
 
-/// The looks at a restored interface, and those in a row in which it must be right: the network's
-/// daemon may still change it.
+/// The number of looks at a restored interface, and how many in a row must find it right: the
+/// network's daemon may still change it.
 const LOOKS: usize = 8;
 const CALM: usize = 2;
 const PAUSE: Duration = Duration::from_millis(300);
@@ -150,7 +150,7 @@ fn effect(command: &str) -> &str {
 }
 
 impl Address {
-    /// Adds it to an interface.
+    /// The command that adds it to an interface.
     fn command(&self, name: &str) -> String {
         let Self { local, prefix, .. } = self;
         let [valid, preferred] = [self.valid_life_time, self.preferred_life_time];

@@ -26,7 +26,7 @@ const LASTING: &str = "/etc/netplan/90-spark-ccl.yaml";
 /// The folder of the trial's record and the guard's log, for root only. It is the lock, too.
 const FOLDER: &str = "/run/spark-ccl-netplan";
 const RECORD: &str = "/run/spark-ccl-netplan/trial";
-/// The work that is left after a trial that was not wholly undone.
+/// The hint after a trial that was not wholly undone.
 const AGAIN: &str = "it is tried again, see /run/spark-ccl-netplan/log there";
 const NOT_TAKEN: &str = "does not take its files; mend that, then: sudo netplan apply";
 /// The guard's pause until the second attempt to undo. Each is twice the one before, up to thirty
@@ -157,8 +157,9 @@ impl Trial {
     }
 
     /// Makes the node what it was. Each part is done even if another fails; the record goes when
-    /// the files and interfaces are what they were. That netplan does not take the files is then
-    /// an error, but not tried again: it may never take them, for a reason that is not the trial's.
+    /// the files and interfaces are what they were. If netplan does not take the files, that is
+    /// then an error, but not tried again: it may never take them, for a reason that is not the
+    /// trial's.
     fn undo(mut self) -> io::Result<()> {
         self.phase = Phase::Undoing;
         let files = [

@@ -80,8 +80,8 @@ fn connect() -> Result<u8, Error> {
     Ok(0)
 }
 
-/// An input up to its end, which must come in time: who has started this may be gone, and the
-/// connection still be open.
+/// An input up to its end, which must come in time: the starter may be gone while the connection is
+/// still open.
 fn all_of(input: impl Read + Send + 'static, patience: Duration) -> io::Result<String> {
     let (sender, receiver) = channel();
     // Nobody waits after the patience.

@@ -1,4 +1,4 @@
-//! What the attempts to connect say.
+//! The findings from the attempts to connect.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ pub(super) fn of(cluster: &Cluster<'_>, hellos: &[Option<Hello>], tried: &[Tried
     found
 }
 
-/// A host did not try, or does not say what came of it.
+/// A host did not try, or does not report the outcome.
 pub(super) fn untried(cluster: &Cluster<'_>, from: usize, why: String) -> Finding {
     let look = "whether spark-perf there is of this version: it has to connect to ports of the other hosts";
     Finding::unknown(ID, &[&cluster.hosts[from].name], why, look)
@@ -88,7 +88,7 @@ fn unreached(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fi
     Finding::fail(ID, &[from, to], problem)
 }
 
-/// The mend that opens the firewall of the host that was not reached.
+/// The fix that opens the firewall of the host that was not reached.
 fn fix(cluster: &Cluster<'_>, hellos: &[Option<Hello>], one: &Tried) -> Fix {
     let target = one.attempt.target;
     if matches!(&one.outcome, Outcome::Failed(words) if words.contains(UNREACHABLE)) {

@@ -1,4 +1,4 @@
-//! Which firewall a host has, and what opens it for one other host.
+//! The firewall of a host, and the command that opens it for one other host.
 
 use std::fs;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ pub(super) struct Chain {
 }
 
 impl Firewall {
-    /// That of this host.
+    /// The firewall of this host.
     pub(super) fn here() -> Self {
         let ufw = fs::read_to_string("/etc/ufw/ufw.conf").unwrap_or_default();
         if ufw.lines().any(|line| line.trim() == "ENABLED=yes") {
@@ -104,7 +104,7 @@ fn ruleset() -> Option<serde_json::Value> {
     serde_json::from_str(&rules).ok()
 }
 
-/// The lists that everything that arrives goes through.
+/// The lists of rules for all arriving packets.
 pub(super) fn chains(ruleset: &serde_json::Value) -> Vec<Chain> {
     let objects = ruleset["nftables"].as_array().into_iter().flatten();
     let chain = |one: &serde_json::Value| {

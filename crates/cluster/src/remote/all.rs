@@ -17,7 +17,7 @@ pub(super) fn ask_all<R: Send>(
     let answered: Vec<AtomicBool> = hosts.iter().map(|_| AtomicBool::new(false)).collect();
     let ask_one = |number: usize, host| {
         let answer = ask(number, host);
-        // Relaxed: the flag orders no other memory.
+        // Relaxed, as the load in `silent`: the flag orders no other memory.
         answered[number].store(true, Relaxed);
         answer
     };
@@ -33,7 +33,7 @@ pub(super) fn ask_all<R: Send>(
     };
     let silent = || -> Vec<&str> {
         let all = hosts.iter().zip(&answered);
-        // Relaxed: see above.
+        // Relaxed, as the store in `ask_one`: the flag orders no other memory.
         all.filter(|(_, answered)| !answered.load(Relaxed))
             .map(|(host, _)| host.name.as_str())
             .collect()

@@ -114,8 +114,8 @@ impl Remote {
         }
     }
 
-    /// What runs spark-perf with these arguments on a host. They are seen by all users of both
-    /// hosts: secrets go through standard input.
+    /// The command that runs spark-perf with these arguments on a host. All users of both hosts see
+    /// the arguments: secrets go through standard input.
     pub(crate) fn command(&self, host: &Host, arguments: &[&str]) -> Command {
         if host.is_here {
             let mut command = Command::new("/proc/self/exe");

@@ -27,13 +27,13 @@ impl Host {
     }
 }
 
-/// Reads `HOST[:SLOTS],..`. An IPv6 address with a number of slots has brackets. Nobody has looked
-/// yet which is here.
+/// Reads `HOST[:SLOTS],..`. An IPv6 address with a number of slots has brackets. Does not find out
+/// which of them is this host.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     text.split(',').map(|word| parse(word.trim())).collect()
 }
 
-/// Reads a name or an address alone, as something else than a user has named it.
+/// Reads a name or an address alone, without a user or a number of slots.
 pub(crate) fn parse_one(word: &str) -> Result<Host, String> {
     let host = parse(word)?;
     if host.name == word {

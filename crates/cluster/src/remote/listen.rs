@@ -1,4 +1,4 @@
-//! Programs on other hosts that say a line, and then stay until they are not needed any more.
+//! Programs on other hosts that print a line, and then run until they are not needed any more.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};

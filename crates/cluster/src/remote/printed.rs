@@ -1,4 +1,4 @@
-//! What a program prints, read as it comes.
+//! The output of a program, read as it comes.
 
 use std::io::Read;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,7 +21,7 @@ impl Printed {
         Self(receiver)
     }
 
-    /// All of it, but for what has not come by then.
+    /// All output that has come by the deadline.
     pub(super) fn until(self, deadline: Instant) -> Vec<u8> {
         let mut all = Vec::new();
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -32,8 +32,8 @@ impl Printed {
     }
 }
 
-/// The first JSON among the lines of a program, from a line's begin: shells may greet before, and
-/// take leave after it.
+/// The first JSON among the lines of a program, from a line's begin: shells may print lines before
+/// and after it.
 pub(super) fn json(text: &[u8]) -> Option<&[u8]> {
     let mut rest = text;
     while !rest.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn json(text: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// What came before an error is kept; the status of the program tells the rest.
+/// Output before an error is kept; the status of the program tells the rest.
 fn pass_on(mut pipe: impl Read, parts: &Sender<Vec<u8>>) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(count @ 1..) = pipe.read(&mut buffer) {

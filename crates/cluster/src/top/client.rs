@@ -37,7 +37,7 @@ impl Read for Until {
     }
 }
 
-/// Asks what runs; ranks may take `timeout` to answer.
+/// Asks for a report; ranks may take `timeout` to answer.
 pub(super) fn ask(address: &HostPort, timeout: Duration) -> Result<Report, Error> {
     let text = converse(address, timeout).map_err(Error::system(format!(
         "asking at {address} what runs (does a job run here with SPARK_CCL_RAS=1, and with the \

@@ -10,8 +10,7 @@ use spark_ccl_status::ras::{Communicator, INTERNAL, Missing, Rank, Report};
 const CALL_WIDTH: usize = 44;
 const HOST_WIDTH: usize = 16;
 
-/// The report that came from there; with an earlier one, and how long ago that was, calls in a
-/// second are shown as well.
+/// A report from an address. With an earlier report and its age, calls per second are shown, too.
 pub(super) fn table(
     report: &Report,
     address: &HostPort,
@@ -126,7 +125,7 @@ fn missing(rank: &Missing) -> String {
     )
 }
 
-/// A text of others, without what a terminal would obey.
+/// A text of others, without control characters.
 fn printable(text: &str) -> String {
     let shown = |letter: char| if letter.is_control() { '?' } else { letter };
     text.chars().map(shown).collect()

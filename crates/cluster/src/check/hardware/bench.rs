@@ -86,7 +86,7 @@ impl Bench<'_> {
         check.is(status, told.join("; "))
     }
 
-    /// Runs measurements of collectives one after another: every result of all must be right.
+    /// Runs measurements of collectives one after another: every result must be right.
     pub(super) fn verified(&self, check: Check, programs: &[String]) -> Check {
         let mut last = None;
         for program in programs {

@@ -1,4 +1,4 @@
-//! Part 1: what the hosts are, and what their rails carry.
+//! Part 1: the hosts, and the rates of their rails.
 
 use spark_ccl_topology::Netdev;
 use spark_ccl_topology::cluster::RailEnd;
@@ -10,9 +10,9 @@ use crate::finding::Status;
 
 /// The MTU that fast rails have.
 const LARGE: u32 = 9000;
-/// A state of idleness that takes longer to leave than this, in microseconds, shows in collectives.
+/// An idle state that takes longer to leave than this, in microseconds, slows collectives.
 const LONG_SLEEP: u32 = 50;
-/// Prints the states of idleness of a processor that are on.
+/// Prints the enabled idle states of a processor.
 const IDLE: &str = "for state in /sys/devices/system/cpu/cpu0/cpuidle/state*; do \
     [ \"$(cat $state/disable)\" = 0 ] && echo \"$(cat $state/latency) $(cat $state/name) of $(uname -n)\"; done 2>/dev/null; exit 0";
 

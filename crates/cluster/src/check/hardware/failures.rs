@@ -1,4 +1,4 @@
-//! Part 4: what goes wrong on purpose, what goes on for long, and what it leaves behind.
+//! Part 4: failures on purpose, long runs, and the traces that they leave.
 
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ fn killed(bench: &Bench<'_>) -> Check {
         Err(why) => return check.is(Status::Fail, why),
     };
     let said = answer.lines();
-    // With the process in brackets it is the library that names it, and not the launcher.
+    // With the process in brackets, the library has named it, not the launcher.
     let naming = said.iter().find(|line| line.contains("rank 1 ("));
     match naming {
         Some(line) => check.is(

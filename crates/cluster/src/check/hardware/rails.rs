@@ -1,4 +1,4 @@
-//! Parts 1 and 2: what rails carry, one way and both, and in which order.
+//! Parts 1 and 2: the rates of rails, one way and both, and the order of writes.
 
 use spark_ccl_console::rails::{BandwidthRow, Measured, RailEnds};
 use spark_ccl_topology::cluster::HostRail;
@@ -10,7 +10,7 @@ use crate::finding::Status;
 
 /// The most by which the latencies of two rails of a pair may differ.
 const ALIKE: f64 = 1.2;
-/// The rate of a function of a Spark one way, in GB/s: the figure by which one is known.
+/// The rate of a Spark's function one way, in GB/s. A function with this rate counts as a Spark's.
 const SPARK: std::ops::Range<f64> = 11.5..12.5;
 /// The rate that it must carry both ways together, in Gbit/s; others have seen 213.
 const LEAST_BOTH: f64 = 190.0;
@@ -96,8 +96,8 @@ pub(super) fn both_ways(bench: &Bench<'_>) -> Check {
     check.is(status, seen.join("; "))
 }
 
-/// Whether a row is as it should be, and what it says. Only of a Spark's function is it known what
-/// to expect.
+/// Whether a row is as expected, and its text. An expected rate is known for a Spark's function
+/// only.
 fn judged(
     bench: &Bench<'_>,
     pair: [usize; 2],

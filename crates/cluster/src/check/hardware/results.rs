@@ -3,8 +3,8 @@
 use super::Check;
 use super::bench::Bench;
 
-/// The collectives that are checked: all that spark-perf measures, but for the hypercube, which
-/// takes a power of two of ranks. Public for the test of `perf`, which knows those that there are.
+/// The collectives that are checked: all that spark-perf measures, except the hypercube, which
+/// needs a power of two of ranks. Public for a test of `perf`, which knows all of them.
 pub const COLLECTIVES: [&str; 10] = [
     "all_reduce",
     "all_gather",

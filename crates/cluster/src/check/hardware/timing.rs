@@ -1,4 +1,4 @@
-//! Parts 5 and 6: times, and their worth where models are served.
+//! Parts 5 and 6: times, and their effect where models are served.
 
 use serde_json::Value;
 

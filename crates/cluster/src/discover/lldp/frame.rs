@@ -36,13 +36,13 @@ pub(super) struct Frame {
     pub(super) ttl: u16,
     pub(super) name: Option<String>,
     pub(super) description: Option<String>,
-    /// Those that mean the same on each host of the network.
+    /// Addresses that mean the same on each host of the network.
     pub(super) addresses: BTreeSet<IpAddr>,
 }
 
 impl Frame {
-    /// `None` for anything but a whole frame of LLDP. Of its optional values, those that make no
-    /// sense are left out.
+    /// `None` for anything but a whole frame of LLDP. Optional values that make no sense are left
+    /// out.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (header, values) = bytes.split_at_checked(14)?;
         if header[12..] != ETHER_TYPE.to_be_bytes() {

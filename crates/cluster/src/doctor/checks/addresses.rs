@@ -185,7 +185,7 @@ fn moved(hosts: &[Host], one: &Proposal<'_>) -> Option<Finding> {
     Some(Finding::fail("net.subnet", &names, problem))
 }
 
-/// Ports with an address that lead to none of these hosts, and no cable to one of them is proven.
+/// Ports with an address that lead to none of these hosts, and have no proven cable to one.
 fn apart(wires: &Wires<'_>, proposals: &[Proposal<'_>]) -> Vec<Finding> {
     let ends = wires.places.iter().flat_map(|place| {
         let ends = place.cage.ends.iter();

@@ -30,9 +30,9 @@ fn crossed(wires: &Wires<'_>) -> Vec<Finding> {
         .collect()
 }
 
-/// A cage, the one that it hears from, and the one that has the address, if these two are different
-/// ones of one host. At a switch, a host may answer for one cage on another; so the cage that has
-/// the address must have no cable, or one that leads elsewhere.
+/// A cage, the cage that it hears from, and the cage that has the address, if the last two are
+/// different cages of one host. At a switch, a host may answer for one cage on another; so the cage
+/// that has the address must have no cable, or one that leads elsewhere.
 fn elsewhere(wires: &Wires<'_>, host: usize, neighbour: &Neighbour) -> Option<[usize; 3]> {
     let [own, heard] = wires.heard(host, neighbour)?;
     let has = |netdev: &Netdev| netdev.addresses.iter().any(|one| one.ip == neighbour.ip);

@@ -47,7 +47,8 @@ pub(super) fn checks(host: &Host, is_alone: bool) -> Vec<Finding> {
     found
 }
 
-/// The lanes of a function, and those that it and the bridge above it have, if these are more.
+/// The lanes that a function uses, and the lanes that it and the bridge above it have, if these are
+/// more.
 pub(super) fn narrow(host: &Host, address: &str) -> Option<(u32, u32)> {
     let function = host.function(address)?;
     let link = function.link?;
@@ -239,7 +240,7 @@ fn pcie(host: &Host, cage: &Cage<'_>) -> Finding {
     }
 }
 
-/// Errors, put against what has arrived since the counters began.
+/// Errors, relative to the data that has arrived since the counters began.
 fn errors(host: &Host, cage: &Cage<'_>) -> Finding {
     const ID: &str = "nic.errors";
     let name = [host.name.as_str()];

@@ -117,7 +117,7 @@ fn same(
     match (values.len(), values.first().cloned().flatten()) {
         (1, Some(value)) => Finding::ok(id, &names, format!("all have {value}")),
         (1, None) => Finding::ok(id, &names, "none found on any host"),
-        // What is not found may be there, such as in a container.
+        // A library that is not found may still be there, as in a container.
         (2, None) => Finding::unknown(id, &names, list.join(", "), "what the jobs use"),
         _ => {
             let look = "which version is meant, and bring the other hosts to it when no job runs";

@@ -40,7 +40,7 @@ pub(super) fn checks(cluster: &Cluster<'_>, wires: &Wires<'_>) -> Vec<Finding> {
     found
 }
 
-/// The rails of a pair, what shows that they are there, and what they should carry together.
+/// The rails of a pair, the evidence for them, and the rate that they should carry together.
 fn joined(cluster: &Cluster<'_>, rails: &[&HostRail]) -> Finding {
     const ID: &str = "pair.rails";
     let names = names(cluster, rails[0]);

@@ -10,8 +10,8 @@ use crate::finding::{Finding, Fix, Problem};
 const HANDOVER: &str = "7.0.0-1019-nvidia";
 /// The kernel parameter that turns this off.
 const KHO: &str = "GRUB_CMDLINE_LINUX in /etc/default/grub: kho=off there helps, after sudo update-grub and the next start";
-/// What a GPU that shares the host's memory must leave: below the first, the machine freezes before
-/// anything is killed.
+/// The memory that a GPU must leave if it shares the host's. Below the first number, the machine
+/// freezes before anything is killed.
 const FROZEN: u64 = 3 << 30;
 const TIGHT: u64 = 5 << 30;
 /// The memory that a GPU of other machines must leave.
@@ -23,14 +23,15 @@ const ADAPTIVE: [&str; 2] = ["intel_pstate", "amd-pstate-epp"];
 /// written, either.
 const FULL: u64 = 16 << 20;
 const NEARLY_FULL: u64 = 1 << 30;
-/// What NCCL's processes on a host share: a container of docker has 64 MiB for that, unless it is
-/// told otherwise.
+/// The memory that NCCL's processes on a host share. A container of docker has 64 MiB of it by
+/// default.
 const SHARED: &str = "/dev/shm";
 const LITTLE_SHARED: u64 = 128 << 20;
 
 pub(super) fn checks(host: &Host) -> Vec<Finding> {
     let mut found = vec![kernel(host), memory(host), governor(host)];
     found.extend(host.disks.iter().map(|one| disk(host, one)));
+    found.extend(compaction(host));
     found
 }
 
@@ -190,4 +191,27 @@ fn disk(host: &Host, disk: &Disk) -> Finding {
     } else {
         Finding::warn(ID, &name, problem)
     }
+}
+
+/// Whether the kernel moves pages while a GPU uses them. That concerns only a GPU that shares the
+/// host's memory.
+fn compaction(host: &Host) -> Option<Finding> {
+    const ID: &str = "host.compaction";
+    const SETTING: &str = "vm.compaction_proactiveness";
+    let name = [host.name.as_str()];
+    let level = host.system.compaction.filter(|_| shares_memory(host))?;
+    let seen = format!("{SETTING} is {level}");
+    if level == 0 {
+        return Some(Finding::ok(ID, &name, seen));
+    }
+    let problem = Problem::new(
+        seen,
+        "0",
+        "the kernel moves pages that the GPU works on: reports say that a rank then stalls for \
+         130 ms, and all others wait for it",
+        Fix::run(&host.name, format!("sudo sysctl -w {SETTING}=0")).then(format!(
+            "a line {SETTING}=0 in a file of /etc/sysctl.d keeps it"
+        )),
+    );
+    Some(Finding::warn(ID, &name, problem))
 }

@@ -2,7 +2,7 @@
 
 use spark_ccl_topology::{BUILT_WITHOUT_CUDA, Host, Library};
 
-use super::sva;
+use super::kind::is_spark;
 use crate::finding::{Finding, Fix, Problem};
 
 /// The first version of NCCL that is not reported to hang on aarch64: before, a
@@ -46,7 +46,7 @@ fn driver(host: &Host) -> Finding {
         }
         Some(problem) => {
             let seen = format!("driver {driver}, but {problem}");
-            if let Some(problem) = sva::problem(host, &seen) {
+            if let Some(problem) = without_sva(host, &seen) {
                 return Finding::fail(ID, &name, problem);
             }
             let look = if host.system.container.is_some() {
@@ -63,6 +63,23 @@ fn driver(host: &Host) -> Finding {
             Finding::fail(ID, &name, problem)
         }
     }
+}
+
+/// A Spark's GPU uses the page tables of processes. On a kernel without support for that, cuInit
+/// fails, and no log says why.
+fn without_sva(host: &Host, seen: &str) -> Option<Problem> {
+    const OPTION: &str = "CONFIG_ARM_SMMU_V3_SVA";
+    let lacks = host.system.smmu_sva == Some(false) && is_spark(host);
+    lacks.then(|| {
+        Problem::new(
+            format!("{seen}; Linux {} has no {OPTION}", host.system.kernel),
+            format!("a kernel with {OPTION}=y, such as those that Sparks come with"),
+            "the GPU shares the page tables of processes, so without it no program can use CUDA",
+            Fix::look(format!(
+                "grep {OPTION} /boot/config-*: which kernels here have it"
+            )),
+        )
+    })
 }
 
 fn nccl(host: &Host) -> Finding {

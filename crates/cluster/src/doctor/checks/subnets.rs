@@ -11,7 +11,7 @@ use super::proposals::ipv4;
 use super::wires::{Place, Wires, is_ethernet};
 use crate::finding::{Finding, Fix, Problem};
 
-/// The value of `rp_filter` that drops what comes by another interface than routes lead over.
+/// The value of `rp_filter` that drops packets from another interface than routes lead over.
 const STRICT: u8 = 1;
 
 /// Compares the functions of each cage; on a host without RDMA, the interfaces that carry TCP.

@@ -1,4 +1,4 @@
-//! Ports without a link whose addresses take what is meant for another interface.
+//! Ports without a link whose addresses take packets meant for another interface.
 
 use std::cmp::Reverse;
 use std::net::Ipv4Addr;

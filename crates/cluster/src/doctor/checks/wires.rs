@@ -47,7 +47,7 @@ impl<'a> Wires<'a> {
         wires
     }
 
-    /// Notes who has been heard at a cage.
+    /// Notes which host has been heard at a cage.
     fn learn(&mut self, host: usize, neighbour: &Neighbour) {
         if let Some([own, other]) = self.heard(host, neighbour) {
             self.joined.insert([own.min(other), own.max(other)]);
@@ -59,7 +59,7 @@ impl<'a> Wires<'a> {
         }
     }
 
-    /// The cage that has heard from another host's, and that one.
+    /// The cage that has heard from a cage of another host, and that cage.
     pub(super) fn heard(&self, host: usize, neighbour: &Neighbour) -> Option<[usize; 2]> {
         let mac = neighbour.mac.as_ref()?;
         if neighbour.state != NeighbourState::Known {

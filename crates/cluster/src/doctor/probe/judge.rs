@@ -1,4 +1,4 @@
-//! What measurements say of rails and collectives.
+//! Judges measurements of rails and collectives.
 
 use spark_ccl_console::{
     document::Document,
@@ -13,11 +13,10 @@ use crate::finding::{Finding, Fix, Problem};
 
 /// Less than this part of the expected rate is slow.
 const ENOUGH: f64 = 0.85;
-/// Less than this part of what the fastest rail carries is slow, where nothing else says what to
-/// expect.
+/// Less than this part of the fastest rail's rate is slow, if no rate is expected otherwise.
 const ALIKE: f64 = 0.5;
-/// A collective with less than this part of what the rails carry goes another way, or waits. Over
-/// fast rails, processors allow TCP less than a third: all ranks send, receive and compute at once.
+/// A collective with less than this part of the rails' rate goes another way, or waits. Over fast
+/// rails, processors allow TCP less than a third: all ranks send, receive and compute at once.
 const OF_RAILS: f64 = 0.1;
 /// Interfaces up to this speed, in Mbit/s, carry TCP at their rate; for faster ones, a processor is
 /// too slow.
@@ -84,7 +83,7 @@ fn judged(
     found
 }
 
-/// A line's words: the rail, its round trip, and what it carries.
+/// A line's words: the rail, its round trip, and its rate.
 fn seen(pair: &Pair, kind: &Kind, measured: &Measured<BandwidthRow>, row: &BandwidthRow) -> String {
     let rate = shown(row.gb_per_s, 2);
     let [rail] = row.rails[..] else {

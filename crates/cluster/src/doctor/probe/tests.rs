@@ -1,4 +1,4 @@
-//! Measurements with a planted fault each, and what is said of them.
+//! Measurements with a planted fault each, and the findings about them.
 
 use spark_ccl_console::rails::{MemoryKind, RailEnds};
 use spark_ccl_topology::testing;
@@ -230,7 +230,7 @@ fn a_collective_is_judged_by_the_rails() {
         let document = serde_json::from_value(document).unwrap();
         judge::collective(&cluster, &Ok(document), of_rails)
     };
-    // What a LAN carries beside a rail of 12 GB/s.
+    // The rate of a LAN beside a rail of 12 GB/s.
     let found = judged(0.11, Some(12.0));
     assert_eq!(found.status, Status::Warn, "{found}");
     assert!(found.wanted.unwrap().contains("1.20 GB/s"));
@@ -273,7 +273,7 @@ fn a_slow_network_gets_a_smaller_collective() {
     let failed = || pair(Err("no answer".to_owned()), None);
     assert_eq!(last_size(&[fast(), failed()]), 16 << 20);
     assert_eq!(last_size(&[failed()]), 16 << 20);
-    // 30 MB a second; what TCP carries does not matter where there is RDMA.
+    // 30 MB a second; the rate of TCP does not matter where there is RDMA.
     let slow = pair(rates([1.0; 3]), Some(rates([0.01, 0.02, 0.03])));
     assert_eq!(last_size(&[fast(), slow]), 9_000_000);
     let without = pair(rates([0.01; 3]), Some(Err("no answer".to_owned())));

@@ -1,4 +1,4 @@
-//! The ranks of this host: their processes, and what is reported of them.
+//! The ranks of this host: their processes, and the reports about them.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -23,8 +23,8 @@ const LONGEST_LINE: u64 = 64 << 10;
 /// For how long an output must be silent to be taken for finished: another process may hold it open
 /// for good.
 const SILENCE: Duration = Duration::from_millis(500);
-/// For how long lines may hold back the end of their rank: what it has left in the background may
-/// print without end.
+/// For how long lines may hold back the end of their rank: a process that it has left in the
+/// background may print without end.
 const LAST_LINES: Duration = Duration::from_secs(5);
 
 /// The ranks that were started.

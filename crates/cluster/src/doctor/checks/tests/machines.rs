@@ -407,7 +407,7 @@ fn errors_are_put_against_what_arrived() {
     let mut hosts = pair();
     count(7, 1 << 40)(&mut hosts[1]);
     assert_eq!(wrong(&hosts), []);
-    // What nobody has counted is not zero.
+    // A missing counter is not zero.
     planted(Status::Unknown, "nic.errors", "no counter", |host| {
         host.port_mut("rocep1s0f0").counters.clear();
     });

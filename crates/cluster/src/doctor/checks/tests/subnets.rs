@@ -60,7 +60,7 @@ fn interfaces_of_tcp_in_one_subnet_are_told_how_to_answer() {
     assert_eq!(said(&hosts), []);
 }
 
-/// The kernel drops what comes by the second interface, although each answers for itself.
+/// The kernel drops packets from the second interface, although each answers for itself.
 #[test]
 fn a_strict_filter_is_relaxed() {
     let mut hosts = hosts([10, 0], 24);
@@ -107,7 +107,7 @@ fn given(ip: &'static str, prefix: u8) -> impl Fn(&mut Host) {
     }
 }
 
-/// The kernel sends what is meant for the cable to the port without one.
+/// The kernel sends packets for the cable to the port without one.
 #[test]
 fn an_unplugged_port_in_the_subnet_of_a_cable_is_named() {
     let mut hosts = pair();
@@ -162,7 +162,7 @@ fn an_unplugged_port_whose_route_does_not_come_first_takes_nothing() {
     harmless("10.0.0.9", 24, |host| {
         host.network.routes.sort_by_key(|one| one.netdev == DARK);
     });
-    // The kernel has no routes over what is switched off.
+    // The kernel has no routes over interfaces that are switched off.
     harmless("10.0.0.9", 24, |host| host.netdev_mut(DARK).up = false);
 }
 
