@@ -1,7 +1,7 @@
 //! RDMA without the library's links: `spark-perf rdma_bw` and `rdma_lat` measure it between two
-//! ranks, `gids` lists what there is.
+//! ranks, `gids` lists ports and addresses.
 //!
-//! `pair` has what does not depend on RDMA.
+//! `pair` has the parts that do not depend on RDMA.
 
 mod args;
 mod bandwidth;

@@ -1,8 +1,7 @@
 //! Starts a command as each of several local ranks, and ends with the first that fails.
 //!
-//! Their output goes where that of this process goes. When a rank fails, the others have some time
-//! to report that, and are killed. Signals are passed on. The ranks die with this process, however
-//! that ends.
+//! They share this process's output. When a rank fails, the others have some time to report that,
+//! and are killed. Signals are passed on. The ranks die with this process, however that ends.
 //!
 //! Knows how a process learns its rank (`spark_ccl::rank_variables`). Must not know what the
 //! command does.

@@ -19,9 +19,9 @@ pub(crate) struct PerIteration {
     pub(crate) p99_us: f64,
     /// The standard deviation.
     pub(crate) stdev_us: f64,
-    /// It in percent of the mean.
+    /// The standard deviation in percent of the mean.
     pub(crate) cv_pct: f64,
-    /// All times, also those that are not counted.
+    /// All times, with those that are not counted.
     pub(crate) times_us: Vec<f64>,
 }
 

@@ -1,7 +1,7 @@
 //! `spark-perf tcp_bw`: TCP between two ranks over pairs of network interfaces, without the
 //! library's links.
 //!
-//! `pair` has what does not depend on TCP.
+//! `pair` has the parts that do not depend on TCP.
 
 mod args;
 mod bandwidth;

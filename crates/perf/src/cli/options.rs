@@ -1,4 +1,4 @@
-//! Checked arguments. Whatever can be refused without knowing the ranks is refused here.
+//! Checked arguments. Refuses all arguments that can be refused without knowing the ranks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     pub(crate) collective: Collective,
     /// The numbers of ranks.
     pub(crate) ranks: RankCounts,
-    /// Whether how each size is done is printed, and nothing measured.
+    /// Whether to print how each size is done, and measure nothing.
     pub(crate) explain: bool,
     pub(crate) links: LinkOptions,
     /// The executors of the calls; several take turns at each size.
@@ -92,7 +92,7 @@ pub(crate) struct Reports {
     pub(crate) plot: Option<PathBuf>,
     /// The JSON report of an earlier run.
     pub(crate) earlier: Option<PathBuf>,
-    /// Whether the memory that was used is.
+    /// Whether the used memory is reported.
     pub(crate) memory: bool,
     /// `-p`, which the JSON report repeats.
     pub(crate) parallel_init: bool,
@@ -424,7 +424,7 @@ fn no_effect(args: &MeasureArgs) -> Vec<String> {
     notes
 }
 
-/// Refuses what cannot be done on GPUs, or with this backend for them.
+/// Refuses arguments that do not work on GPUs, or not with this backend.
 fn on_gpus(args: &MeasureArgs, backend: BackendArg) -> Result<(), Error> {
     let given = |value: Option<u32>| value.is_some_and(|n| n > 0);
     let graph = given(args.gpus.cudagraph);

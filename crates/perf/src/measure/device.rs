@@ -1,6 +1,6 @@
 //! Measures on GPUs, as nccl-tests does: every thread has one or more GPUs.
 //!
-//! Must not know what executes the calls, but for what `nccl` says.
+//! Must not know what executes the calls, except for the specifics in `nccl`.
 
 // Unsafe: the driver keeps addresses and handles whose lifetimes the compiler cannot check.
 #[allow(unsafe_code)]

@@ -148,7 +148,7 @@ impl Reporter {
         Ok(totals(&findings?))
     }
 
-    /// Prints what is meant for people.
+    /// Prints text for people.
     fn say(&self, text: &str) -> Result<(), Error> {
         if self.json.as_ref().is_some_and(JsonReport::is_output) {
             return Ok(());

@@ -49,12 +49,12 @@ pub(super) struct Endpoint {
     half: usize,
     /// The peer's memory.
     remote: Remote,
-    /// The requests that were posted, and those of them that are known to be complete.
+    /// The number of posted requests, and of those known to be complete.
     pub(super) posted: u64,
     completed: u64,
-    /// The messages that have arrived.
+    /// The number of messages that have arrived.
     pub(super) received: u64,
-    /// The messages among them that `latency` has consumed one by one.
+    /// How many of them `latency` has consumed one by one.
     pub(super) consumed: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The JSON report, in version 3 of nccl-tests' format. What reads it knows a part of the keys:
-//! `crates/console/src/document.rs`.
+//! The JSON report, in version 3 of nccl-tests' format. Its reader,
+//! `crates/console/src/document.rs`, knows a part of the keys.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -198,12 +198,12 @@ impl JsonReport {
         &self.path
     }
 
-    /// Whether the report is all that standard output has.
+    /// Whether the report alone goes to standard output.
     pub(crate) fn is_output(&self) -> bool {
         self.file.is_none()
     }
 
-    /// Sets what is known only when the ranks are.
+    /// Sets the configuration, which is known only when the ranks are.
     pub(crate) fn configure(&mut self, config: Config, cpu_time: bool) {
         self.config = Some(config);
         self.cpu_time = cpu_time;

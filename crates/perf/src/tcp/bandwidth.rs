@@ -93,7 +93,7 @@ fn flows<'a>(
 struct Bench<'a, 'l> {
     rank: &'a Rank,
     args: &'a TcpArgs,
-    /// Those of all rails.
+    /// The sockets of all rails.
     flows: &'a mut [Flow<'l>],
     /// The numbers of these rails.
     rails: Range<usize>,

@@ -91,7 +91,7 @@ pub(super) fn connect(
              run on one host?"
         )));
     }
-    // Without this, all is measured as the routes have it.
+    // Without this, data goes as the routes have it.
     let shared = SharedSubnets::here().unwrap_or_default();
     let (connections, streams) = meet(comm, args, &rails, &shared, &all[0].token)?;
     let lane = |(connection, streams): (Connection, Vec<Stream>)| Lane {

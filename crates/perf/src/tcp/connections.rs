@@ -29,15 +29,15 @@ pub(super) struct Connection {
     pub(super) unbound: Option<String>,
 }
 
-/// The listeners of rank 1: at an address, and there for what arrives by its interface, if others
-/// share the subnet.
+/// The listeners of rank 1: at an address; and, if others share the subnet, there for packets from
+/// its interface alone.
 pub(super) struct Listeners {
     ip: IpAddr,
     free: TcpListener,
     bound: Option<TcpListener>,
 }
 
-/// The ports of these.
+/// The ports of these listeners.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Ports {
     ip: IpAddr,

@@ -1,5 +1,5 @@
-//! Turns measured times into the sizes at which the choice changes. Does not know between what it
-//! is: algorithms, or kernels.
+//! Turns measured times into the sizes at which the choice changes. Does not know what is chosen:
+//! algorithms or kernels.
 
 /// Times vary by this much, so smaller differences are ignored.
 const NOISE: f64 = 0.03;

@@ -79,8 +79,8 @@ fn assert_whole(folder: &Path) {
     }
 }
 
-/// A report as if all but the bandwidth of TCP had been a thousand times as fast, and that a
-/// thousand times as slow.
+/// A report in which everything was a thousand times as fast, except the bandwidth of TCP, which
+/// was a thousand times as slow.
 fn altered(report: &Value) -> String {
     let mut report = report.clone();
     let scale = |value: &mut Value, by: f64| *value = (value.as_f64().unwrap() * by).into();
@@ -167,7 +167,7 @@ fn what_cannot_be_compared_is_refused_before_anything_is_measured() {
     );
 }
 
-/// What the machine cannot show is listed as well, and says why.
+/// Checks that this machine cannot do are listed, too, with the reason.
 #[test]
 fn all_that_hardware_must_show_is_listed_in_order() {
     let Some(cluster) = Cluster::new(2) else {

@@ -194,7 +194,7 @@ fn keys_go_only_where_the_user_wants_them() {
     }
 }
 
-/// Has the first host announce its ssh server, until what is returned is dropped.
+/// Has the first host announce its ssh server, until the returned process is dropped.
 pub(crate) fn announce(cluster: &Cluster, name: &str, addresses: &[Ipv4Addr]) -> Host {
     let packet = announcement(name, addresses);
     let file = cluster.programs().join("packet");

@@ -272,7 +272,7 @@ fn reinstall(host: &mut Recorded, version: &str) {
     host.nccl(folder, version);
 }
 
-/// What doctor finds wrong with recorded hosts, and its exit code.
+/// Doctor's findings of faults in recorded hosts, and its exit code.
 fn wrong(hosts: &[Recorded]) -> (Option<i32>, Vec<Value>) {
     let folder = tempfile::tempdir().unwrap();
     let trees: Vec<_> = (0..hosts.len())

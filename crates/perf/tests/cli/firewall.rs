@@ -6,11 +6,11 @@ use spark_ccl_testing::{Need, has};
 use crate::cluster::Cluster;
 use crate::program::Run;
 
-/// A chain through which all that arrives goes; ssh passes.
+/// A chain for all arriving packets; ssh passes.
 const CHAIN: &str = "nft flush ruleset; nft add table inet filter; \
     nft add chain inet filter input '{ type filter hook input priority 0; }'; nft add rule inet filter input";
 
-/// What doctor says of the ports of two hosts, and its exit code.
+/// Doctor's findings about the ports of two hosts, and its exit code.
 fn ports(cluster: &Cluster) -> (Option<i32>, Vec<Value>) {
     let ssh = cluster.ssh();
     let args = ["doctor", "--json", "--ssh", &ssh, "-H", "node1,node2"];

@@ -22,7 +22,7 @@ const OF_THE_MACHINE: [&str; 12] = [
     "nccl.version",
 ];
 
-/// All that doctor says of hosts.
+/// All findings of doctor about hosts.
 fn examined(cluster: &Cluster, hosts: &str) -> Vec<Value> {
     let ssh = cluster.ssh();
     let args = ["doctor", "--json", "--ssh", &ssh, "-H", hosts];
@@ -32,7 +32,7 @@ fn examined(cluster: &Cluster, hosts: &str) -> Vec<Value> {
     printed["findings"].as_array().unwrap().clone()
 }
 
-/// Those that are not as they should be, apart from what is wrong with the machine.
+/// The findings that are not ok, without those about the machine.
 fn wrong(found: &[Value]) -> Vec<&Value> {
     let of_the_machine = |one: &&Value| OF_THE_MACHINE.iter().any(|id| one["id"] == *id);
     let not_ok = found.iter().filter(|one| one["status"] != "ok");

@@ -79,7 +79,7 @@ fn a_reader_that_pauses_gets_every_line() {
     assert!(run.stderr.contains(named), "{}", run.stderr);
 }
 
-/// What a rank has left in the background prints for as long as it runs.
+/// A process that a rank has left in the background prints as long as it runs.
 #[test]
 fn lines_without_end_do_not_hold_back_the_end_of_their_rank() {
     let mut launch = command_of(&["--local", "1"], "yes & exit 7");
@@ -177,7 +177,7 @@ fn id(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed()).unwrap()
 }
 
-/// Waits for what is to come.
+/// Waits until `come` has a value.
 fn until<T>(mut come: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

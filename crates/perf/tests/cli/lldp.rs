@@ -1,4 +1,4 @@
-//! `discover`: a host that says by LLDP who it is.
+//! `discover`: a host that announces itself by LLDP.
 
 use std::process::{Command, Stdio};
 
@@ -68,8 +68,8 @@ fn who_may_not_listen_to_lldp_is_told_once() {
     assert!(!run.stdout.contains("LLDP"), "{}", run.stdout);
 }
 
-/// Has the first host send frames with its address, and with these values, until what is returned
-/// is dropped.
+/// Has the first host send frames with its address, and with these values, until the returned
+/// process is dropped.
 fn speak(cluster: &Cluster, values: &[u8]) -> Host {
     let mac = [0x4c, 0xbb, 0x47, 0, 0, 1];
     let header = [&[0x01, 0x80, 0xc2, 0, 0, 0x0e], &mac, &[0x88, 0xcc][..]].concat();

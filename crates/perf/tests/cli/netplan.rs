@@ -184,7 +184,7 @@ fn an_applied_plan_is_in_effect_and_lasts() {
     }
 }
 
-/// As one does whose profile prints on every start.
+/// A user's profile may print on every start.
 #[test]
 fn a_shell_that_greets_does_not_matter() {
     let Some(cluster) = two_hosts(STRAIGHT) else {
@@ -230,7 +230,7 @@ fn what_nobody_confirms_is_rolled_back() {
     assert_eq!(state(&cluster, 1), UNTOUCHED);
 }
 
-/// As Ctrl-C does.
+/// Ctrl-C sends it.
 #[test]
 fn a_signal_has_all_nodes_roll_back_at_once() {
     let Some(cluster) = two_hosts(STRAIGHT) else {
@@ -319,7 +319,7 @@ fn no_node_keeps_it_when_one_cannot() {
     let Some(cluster) = two_hosts(STRAIGHT) else {
         return;
     };
-    // As a full disk does.
+    // This fails as on a full disk.
     cluster.on(2, "mount -t tmpfs -o ro none /etc/netplan");
     let run = apply(&cluster, &["--yes"]);
     assert!(

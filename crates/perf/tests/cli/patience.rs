@@ -1,4 +1,4 @@
-//! What users are told while they wait.
+//! The messages to users while they wait.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
-//! `doctor --probe` and `check`: what hosts carry, measured between real processes.
+//! `doctor --probe` and `check`: the rates between hosts, measured between real processes.
 
 use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::program::{Run, run};
 
-/// What doctor measures on two hosts, and its exit code.
+/// Doctor's measurements on two hosts, and its exit code.
 fn probed(cluster: &Cluster) -> (Option<i32>, Vec<Value>) {
     let ssh = cluster.ssh();
     let args = [

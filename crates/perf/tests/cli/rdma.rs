@@ -20,7 +20,7 @@ fn ends() -> Option<[&'static str; 2]> {
     found(Need::Cables, probed)
 }
 
-/// What makes ranks have a GPU that is none. Before this, `ends` has found the cables.
+/// The variables that give ranks a fake GPU. `ends` has found the cables before.
 fn fake_gpus() -> Option<Vec<(&'static str, String)>> {
     let folder =
         has(Need::FakeGpuLibrary).then(|| std::env::var("SPARK_CCL_TEST_FAKE_GPUS").unwrap())?;

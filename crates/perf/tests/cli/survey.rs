@@ -77,7 +77,7 @@ fn a_fault_has_an_exit_code_and_its_fix() {
     assert_eq!(found[0]["fix"]["where"], "spark-1");
     let command = found[0]["fix"]["command"].as_str().unwrap();
     assert!(command.contains("limits.d"), "{command}");
-    // What only slows down is no failure.
+    // A fault that only slows down is no failure.
     hosts[0].limits.memlock = Limit::Most(4 << 30);
     assert_eq!(on(&hosts, "doctor").code, Some(0));
 }
@@ -201,8 +201,8 @@ impl Namespaces {
         command.output().unwrap().into()
     }
 
-    /// What doctor finds wrong with both hosts, apart from what the machine that the test runs on
-    /// may have.
+    /// Doctor's findings of faults in both hosts, without those of the machine that the test runs
+    /// on.
     fn wrong(&self) -> Vec<(String, String)> {
         let hosts = [0, 1].map(|side| {
             let mut host = Host::from_json(&self.run(side, &["topo", "--json"]).stdout).unwrap();

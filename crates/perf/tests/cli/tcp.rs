@@ -111,7 +111,7 @@ fn a_rail_is_measured_over_its_own_cable() {
     }
 }
 
-/// The kernel drops what comes by another interface than its own route would take.
+/// The kernel drops packets from another interface than its own route would take.
 #[test]
 fn a_rail_that_cannot_be_bound_to_its_interfaces_is_told() {
     let Some(cluster) = in_one_subnet([0, 1]) else {

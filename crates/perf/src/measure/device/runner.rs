@@ -206,8 +206,8 @@ impl GpuRunner<'_> {
         let calls = self.calls::<T>(case, mode)?.calls;
         let mut gpus = self.gpus.all.iter_mut().zip(&calls);
         gpus.try_for_each(|(gpu, call)| verify::fill(&mut gpu.kernels, call, seed))?;
-        // On a shared GPU, the driver may keep a kernel that is loaded here from running until a
-        // peer's call ends, and that waits for the call that follows here.
+        // On a shared GPU, the driver may hold back a kernel that is loaded here until a peer's
+        // call ends. That call waits for the one that follows here.
         Ok(self.control.barrier().run()?)
     }
 

@@ -1,4 +1,4 @@
-//! The GPUs of a thread, and what is known about those of all threads.
+//! The GPUs of a thread, and the information about those of all threads.
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::cuda::devices;
@@ -78,13 +78,13 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// Our own kernels for the collective, and the keys by which measured ones are kept.
+    /// Our own kernels for the collective, and the layout that is their key in the tuning file.
     pub(crate) fn kernels(&self, options: &Options) -> Option<(GpuLayout, Vec<&'static str>)> {
         let gpu = self.backends.first()?.all.first()?;
         gpu.comm.device_kernels(options.collective.operation())
     }
 
-    /// The way of each backend to do a call of this size, where that is this library's choice.
+    /// How each backend does a call of this size, if that is this library's choice.
     fn choices(&self, options: &Options, size: u64) -> Vec<String> {
         let (collective, dtype) = (options.collective, options.dtypes[0]);
         let layout = collective.layout(size, dtype.size(), self.devices.len());

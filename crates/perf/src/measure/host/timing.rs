@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
 use crate::measure::timing::{Timed, processor_time, rehearsals};
 
-/// The messages that go over a link before one finds the memory of an earlier one.
+/// The number of messages over a link after which one reuses the memory of an earlier one.
 const LAP: usize = 64;
 /// The time that a link's memory takes to be allocated, with as many ranks as a host has.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -150,7 +150,7 @@ fn rehearse<T: Element, B: Buffer<T>>(
     Ok(())
 }
 
-/// The number of calls after which links have memory for all messages of such a call; one of a long
+/// The number of calls after which links have memory for all messages of such a call; 1 for a long
 /// call, which uses a link's memory by itself.
 fn lap<T: Element>(call: &Invocation<T>) -> usize {
     rehearsals(LAP, call.layout.larger() * size_of::<T>())

@@ -17,7 +17,7 @@ fn agent(cluster: &Cluster, step: &str) -> String {
     cluster.on(1, &script)
 }
 
-/// As where the new addresses cut the connection by which they were set.
+/// The new addresses may cut the connection by which they were set.
 #[test]
 fn a_node_rolls_back_by_itself() {
     let Some(cluster) = two_hosts(STRAIGHT) else {
@@ -37,7 +37,7 @@ fn a_node_rolls_back_by_itself() {
     );
 }
 
-/// As one does that has committed before another failed to.
+/// Another node may have failed to commit after this one.
 #[test]
 fn a_committed_trial_is_taken_back() {
     let Some(cluster) = two_hosts(STRAIGHT) else {
@@ -84,7 +84,7 @@ fn rolling_back_is_tried_until_it_succeeds() {
     assert_eq!(state(&cluster, 1), UNTOUCHED);
 }
 
-/// As with an error in any of its files.
+/// Any of its files may have an error.
 #[test]
 fn a_netplan_that_always_fails_keeps_no_trial() {
     let Some(cluster) = two_hosts(STRAIGHT) else {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{ends, fake_gpus, finish, right, run_both, start_both};
 
-/// What rank 0 prints of a run on pinned memory; `None` where there are no cables.
+/// Rank 0's output of a run on pinned memory; `None` where there are no cables.
 fn measure_pinned(args: &str) -> Option<String> {
     let ends = ends()?;
     let settings = fake_gpus()?;

@@ -1,5 +1,6 @@
-//! Device memory by way of the host, over RDMA. The GPUs are none: threads in each rank's process
-//! play their kernels. What passes pieces between slots and links is the same as with GPUs.
+//! Device memory by way of the host, over RDMA. The GPUs are fakes: threads in each rank's process
+//! play their kernels. The code that passes pieces between slots and links is the same as with
+//! GPUs.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
@@ -29,7 +30,7 @@ fn rails(arguments: &[&str]) -> String {
     String::from_utf8(ended.stdout).unwrap()
 }
 
-/// Ports of which what they send is impaired, until this is dropped.
+/// Impairs the sending of these ports until it is dropped.
 struct Impaired(&'static [&'static str]);
 
 impl Impaired {
