@@ -376,8 +376,8 @@ impl ControlState {
             sequence,
             words: words.map_or_else(|| "any".into(), view.describe),
         };
-        // This comes first: a departure as the fault makes this rank leave by itself, with another
-        // text.
+        // This comes first, since only the first leave counts: `fail` would make this rank leave
+        // with a leave of its own.
         self.leave_once(view, leave);
         self.fail(view.context, fault);
     }

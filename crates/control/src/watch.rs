@@ -270,8 +270,8 @@ impl Watch {
             .with(|state| state.leave_once(&self.view, leave));
     }
 
-    /// Like [`leave`](Self::leave), for a rank that completes none of its calls: they fail with
-    /// [`Fault::Left`], on this rank only.
+    /// Like [`leave`](Self::leave), for a rank that completes no further call, as `leave` says: its
+    /// calls fail with [`Fault::Left`], on this rank only.
     pub fn leave_now(&self, leave: Leave) {
         let leave = self.with_device_calls(leave);
         self.monitor

@@ -10,7 +10,7 @@ use crate::at_once::at_once;
 
 /// The time limit of one attempt to reach a neighbour.
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// The number of packets that ask, since some may get lost. A host refuses six in a row.
+/// The number of attempts, since packets may get lost. A host sends at most six refusals in a row.
 const ATTEMPTS: usize = 4;
 /// A port of UDP that nobody listens to.
 const NOBODY: u16 = 9;
