@@ -1,8 +1,8 @@
 //! `spark-perf check --hardware`: the checks that only hardware can do, each with the expected
 //! result.
 //!
-//! Checks that this machine or no program can do are listed, too, with the reason: none passes by
-//! being left out.
+//! Checks that this machine cannot do, or that no program does, are listed, too, with the reason:
+//! none passes by being left out.
 
 mod bench;
 mod facts;

@@ -224,8 +224,7 @@ impl Pair {
         all.find_map(|one| one.as_ref().ok())
     }
 
-    /// Takes the results of another attempt that are faster. Wrong data and failures of either
-    /// stay.
+    /// Takes what was faster in another attempt. Wrong data and failures of either stay.
     fn keep_better(&mut self, other: Self) {
         keep(&mut self.tcp, other.tcp);
         if let (Some(own), Some(other)) = (&mut self.rdma, other.rdma) {

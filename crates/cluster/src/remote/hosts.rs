@@ -33,7 +33,7 @@ pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     text.split(',').map(|word| parse(word.trim())).collect()
 }
 
-/// Reads a name or an address alone, without a user or a number of slots.
+/// Reads a name or an address alone, without a number of slots.
 pub(crate) fn parse_one(word: &str) -> Result<Host, String> {
     let host = parse(word)?;
     if host.name == word {
