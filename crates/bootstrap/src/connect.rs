@@ -1,4 +1,4 @@
-//! Blocking calls: to the rendezvous, to a rank, and again to a rank whose stream has broken.
+//! Blocking dials: to the rendezvous, to a rank, and again to a rank whose stream has broken.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::dial::{LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent, Open, enter};
 use crate::{Error, Secret, net};
 
-/// A call to another process.
+/// A dial to another process.
 pub(crate) struct Connect<'a> {
     /// The other end, for errors.
     pub(crate) peer: &'a str,
@@ -22,7 +22,7 @@ pub(crate) struct Connect<'a> {
     pub(crate) deadline: Instant,
     /// How long the other end may refuse connections on every route: it may not listen yet.
     pub(crate) refusal: Duration,
-    /// Returns an error once something has made the call pointless.
+    /// Returns an error once something has made the dial pointless.
     pub(crate) interrupt: &'a dyn Fn() -> Option<Error>,
     /// Returns more routes, if none has led to the other end's host. `None` if there are no others.
     pub(crate) more: Option<&'a dyn Fn() -> Vec<Route>>,

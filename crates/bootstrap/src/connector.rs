@@ -1,4 +1,4 @@
-//! A non-blocking call to another process: connects over the first route that leads there,
+//! A non-blocking dial to another process: connects over the first route that leads there,
 //! authenticates, and retries.
 
 mod attempt;
@@ -18,7 +18,7 @@ const FULL: Duration = Duration::from_millis(2);
 /// How long a refusal means only that the peer does not listen yet.
 const REFUSED: Duration = Duration::from_secs(2);
 
-/// A call. Begins with the best route. Tries the next one beside it as soon as one has failed, or
+/// A dial. Begins with the best route. Tries the next one beside it as soon as one has failed, or
 /// has not connected for a moment ([`Route::patience`]). Waits longer, up to [`ATTEMPT`], once a
 /// connection is established. Only one connection at a time gets the proof of the secret, so the
 /// peer takes no other for the stream; the others are closed.
@@ -26,7 +26,7 @@ const REFUSED: Duration = Duration::from_secs(2);
 /// Routes that have failed are retried in rounds until the deadline, unless the answers show that
 /// this is pointless. An unanswered connection is kept meanwhile: its other end may be a stranger,
 /// or the peer, if that is stopped. How long a peer may be stopped is not for the bootstrap to
-/// decide, so a call that has such connections continues.
+/// decide, so a dial that has such connections continues.
 pub(crate) struct Connector {
     /// The other end, for errors.
     name: String,
@@ -64,13 +64,13 @@ enum Failure {
     Refused(String),
     /// Retrying the route is pointless. A stranger may have answered if addresses are not unique.
     Final(Error),
-    /// The other end calls this process itself.
+    /// The other end dials this process itself.
     Crossed,
     Broken(String),
 }
 
 impl Connector {
-    /// Begins a call at `begin`. The peer may refuse connections for `refusal`.
+    /// Begins a dial at `begin`. The peer may refuse connections for `refusal`.
     pub(crate) fn new(
         name: String,
         routes: Vec<Route>,
@@ -130,7 +130,7 @@ impl Connector {
         }
     }
 
-    /// Gives up if no route has led to a connection by `until`: others may pass the call on.
+    /// Gives up if no route has led to a connection by `until`: others may pass the dial on.
     pub(crate) fn with_patience(self, until: Instant) -> Self {
         let patience = Some(until);
         Self { patience, ..self }
@@ -202,7 +202,7 @@ impl Connector {
             .then(|| format!("data for {peer} go to {used}, since {}", texts.join(", ")))
     }
 
-    /// The error of a call that ends now.
+    /// The error of a dial that ends now.
     pub(crate) fn unreachable(&self) -> Error {
         let routes = 0..self.routes.len();
         let attempt = |route: usize| (self.routes[route].name(), self.failure(route));
@@ -372,7 +372,7 @@ impl Connector {
         })
     }
 
-    /// Whether the call may have reached the peer's host, which may have refused it. A router on
+    /// Whether the dial may have reached the peer's host, which may have refused it. A router on
     /// the way may refuse it as well, for ever.
     fn is_heard(&self, now: Instant) -> bool {
         let is_early = now < self.since + REFUSED;

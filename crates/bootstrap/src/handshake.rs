@@ -207,7 +207,7 @@ pub(crate) enum Rejection {
     Misdirected = 3,
     /// The client's message is malformed.
     Malformed = 4,
-    /// The server calls the client for the same stream itself, or already has that stream.
+    /// The server dials the client for the same stream itself, or already has that stream.
     Crossed = 5,
     /// There is no secret, and the client does not belong to the server's user.
     Owner = 6,

@@ -206,7 +206,7 @@ impl Incoming {
     }
 
     /// Advances all connections without blocking, and returns those that are now authenticated.
-    /// Rejects streams that `admits` refuses: the owner already has them, or calls for them itself.
+    /// Rejects streams that `admits` refuses: the owner already has them, or dials for them itself.
     pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;

@@ -131,7 +131,7 @@ impl Joining<'_> {
         let is_large = !(3..=MOST_RANKS).contains(&self.size);
         let datagram_key = SearchKey::new(self.secret, self.targets).filter(|_| !is_large);
         let search = Search::new(self.rank, datagram_key, own);
-        let entered = self.call_rendezvous(name, &search, datagram_key.is_some());
+        let entered = self.dial_rendezvous(name, &search, datagram_key.is_some());
         let entered = entered.map_err(|error| search.explain(error))?;
         let upstream = entered.socket.peer_addr().ok();
         let upstream = upstream.and_then(|address| address.as_socket());
@@ -142,14 +142,14 @@ impl Joining<'_> {
         Ok((entered, responder))
     }
 
-    fn call_rendezvous(
+    fn dial_rendezvous(
         &self,
         name: &str,
         search: &Search,
         may_search: bool,
     ) -> Result<Entered, Error> {
         let ask = || search.ask();
-        let call_it = || {
+        let dial_it = || {
             establish(&Connect {
                 peer: name,
                 routes: &self.ways(),
@@ -174,7 +174,7 @@ impl Joining<'_> {
                  rank 0 been started there?"
             )
         };
-        reminder::while_waiting(text, self.deadline, call_it).map_err(|error| match error {
+        reminder::while_waiting(text, self.deadline, dial_it).map_err(|error| match error {
             Error::Unreachable {
                 attempts, refused, ..
             } => Error::Unreachable {

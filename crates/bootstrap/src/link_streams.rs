@@ -1,8 +1,8 @@
 //! Streams of links: one per id, no matter which of its two ends asks for it.
 //!
-//! Both ends may ask. If two ranks call each other for the same id, the higher rank rejects
-//! the other's call; the lower one accepts the other's call and gives up its own. A rank that has
-//! the stream rejects all further calls. Only the session's thread decides this, so there are no
+//! Both ends may ask. If two ranks dial each other for the same id, the higher rank rejects
+//! the other's dial; the lower one accepts the other's dial and gives up its own. A rank that has
+//! the stream rejects all further dials. Only the session's thread decides this, so there are no
 //! races.
 //!
 //! The two ends of a stream may have to negotiate over it before the link is ready. The session's
@@ -30,7 +30,7 @@ pub enum StreamEnd {
     Listener,
 }
 
-/// The outcome of a call to a peer, or a peer's call to this rank.
+/// The outcome of a dial to a peer, or a peer's dial to this rank.
 #[derive(Debug)]
 pub struct Delivery {
     /// The peer.
@@ -132,10 +132,10 @@ impl std::fmt::Debug for Contexts {
 
 /// Requests to a session's thread.
 pub(crate) struct Requests {
-    calls: Mutex<Vec<(u32, StreamId, Connector)>>,
+    dials: Mutex<Vec<(u32, StreamId, Connector)>>,
     /// What arrived before there was a handler, to deliver now.
     early: Mutex<Vec<Delivery>>,
-    /// The texts about calls that are not answered, by peer.
+    /// The texts about dials that are not answered, by peer.
     silences: Mutex<HashMap<u32, String>>,
     bell: Bell,
 }
@@ -143,15 +143,15 @@ pub(crate) struct Requests {
 impl Requests {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
-            calls: Mutex::default(),
+            dials: Mutex::default(),
             early: Mutex::default(),
             silences: Mutex::default(),
             bell: Bell::new()?,
         })
     }
 
-    pub(crate) fn call(&self, peer: u32, stream_id: StreamId, connector: Connector) {
-        self.calls.lock().push((peer, stream_id, connector));
+    pub(crate) fn dial(&self, peer: u32, stream_id: StreamId, connector: Connector) {
+        self.dials.lock().push((peer, stream_id, connector));
         self.bell.ring();
     }
 
@@ -183,7 +183,7 @@ pub(crate) struct LinkStreams {
     key: Secret,
     requests: Arc<Requests>,
     contexts: Arc<Contexts>,
-    calls: HashMap<(u32, StreamId), Connector>,
+    dials: HashMap<(u32, StreamId), Connector>,
     /// The streams that exist or existed, by their context.
     established: HashMap<u64, HashSet<(u32, StreamId)>>,
     negotiations: Negotiations,
@@ -203,18 +203,18 @@ impl LinkStreams {
             key,
             requests,
             contexts,
-            calls: HashMap::new(),
+            dials: HashMap::new(),
             established: HashMap::new(),
             negotiations: Negotiations::default(),
             unchosen_routes: HashSet::new(),
         }
     }
 
-    /// Whether to accept a peer's call.
+    /// Whether to accept a peer's dial.
     pub(crate) fn admits(&self, from: u32, stream_id: StreamId) -> bool {
         let id = (from, stream_id);
-        let calls_itself = self.rank > from && self.calls.contains_key(&id);
-        !calls_itself && !self.is_established(id)
+        let dials_itself = self.rank > from && self.dials.contains_key(&id);
+        !dials_itself && !self.is_established(id)
     }
 
     fn is_established(&self, id: (u32, StreamId)) -> bool {
@@ -222,24 +222,24 @@ impl LinkStreams {
         streams.is_some_and(|streams| streams.contains(&id))
     }
 
-    /// Takes the stream of an accepted call.
-    pub(crate) fn accept_call(&mut self, peer: u32, stream_id: StreamId, stream: Stream) {
-        self.calls.remove(&(peer, stream_id));
-        self.finish_call(peer, stream_id, Ok((stream, StreamEnd::Listener)));
+    /// Takes the stream of an accepted dial.
+    pub(crate) fn accept_dial(&mut self, peer: u32, stream_id: StreamId, stream: Stream) {
+        self.dials.remove(&(peer, stream_id));
+        self.finish_dial(peer, stream_id, Ok((stream, StreamEnd::Listener)));
     }
 
-    /// Makes new calls and advances all calls and negotiations, without blocking.
+    /// Makes new dials and advances all dials and negotiations, without blocking.
     pub(crate) fn serve(&mut self, now: Instant) {
         self.requests.bell.silence();
-        let requests = std::mem::take(&mut *self.requests.calls.lock());
+        let requests = std::mem::take(&mut *self.requests.dials.lock());
         for (peer, stream_id, connector) in requests {
             if !self.is_established((peer, stream_id)) {
-                self.calls.entry((peer, stream_id)).or_insert(connector);
+                self.dials.entry((peer, stream_id)).or_insert(connector);
             }
         }
         let (mut done, mut unchosen_routes) = (Vec::new(), Vec::new());
         let (key, contexts) = (&self.key, &self.contexts);
-        self.calls.retain(|&(peer, stream_id), connector| {
+        self.dials.retain(|&(peer, stream_id), connector| {
             if contexts.is_over(stream_id.context) {
                 return false;
             }
@@ -249,7 +249,7 @@ impl LinkStreams {
             unchosen_routes.extend(connector.unchosen_route());
             goes_on
         });
-        let silent = self.calls.iter();
+        let silent = self.dials.iter();
         let silent =
             silent.filter_map(|(&(peer, _), connector)| Some((peer, connector.silence(now)?)));
         *self.requests.silences.lock() = silent.collect();
@@ -262,7 +262,7 @@ impl LinkStreams {
         }
         for (peer, stream_id, outcome) in done {
             let stream = outcome.map(|entered| (entered.into_stream(), StreamEnd::Connector));
-            self.finish_call(peer, stream_id, stream);
+            self.finish_dial(peer, stream_id, stream);
         }
         let early = std::mem::take(&mut *self.requests.early.lock());
         for delivery in early {
@@ -281,7 +281,7 @@ impl LinkStreams {
         }
     }
 
-    fn finish_call(
+    fn finish_dial(
         &mut self,
         peer: u32,
         stream_id: StreamId,
@@ -300,17 +300,17 @@ impl LinkStreams {
 
     /// Adds the descriptors that wake [`serve`](Self::serve).
     pub(crate) fn watch<'a>(&'a self, now: Instant, fds: &mut Vec<PollFd<'a>>) {
-        let calls = self.calls.values();
-        calls.for_each(|connector| connector.watch(now, fds));
+        let dials = self.dials.values();
+        dials.for_each(|connector| connector.watch(now, fds));
         self.negotiations.watch(fds);
     }
 
     /// When [`serve`](Self::serve) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self, now: Instant) -> Option<Instant> {
-        let calls = self.calls.values();
-        let calls = calls.filter_map(|connector| connector.next_wake(now));
+        let dials = self.dials.values();
+        let dials = dials.filter_map(|connector| connector.next_wake(now));
         let any_to_retry = self.negotiations.any_to_retry();
-        calls.chain(any_to_retry.then(|| now + RETRY_PAUSE)).min()
+        dials.chain(any_to_retry.then(|| now + RETRY_PAUSE)).min()
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         for context in [1, 2] {
             let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            streams.accept_call(
+            streams.accept_dial(
                 1,
                 stream_id(context),
                 Unshared::new(Socket::from(stream)).into(),

@@ -6,10 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use crate::address::{Address, needs_scope};
 use crate::hello::Endpoint;
 
-/// The facts about a world that are known before one of its ranks is called.
+/// The facts about a world that are known before one of its ranks is dialled.
 pub(crate) struct Reachability<'a> {
     pub(crate) own: &'a [Address],
-    /// The addresses of the called rank.
+    /// The addresses of the dialled rank.
     pub(crate) peer: &'a [Endpoint],
     /// The addresses of ranks on other hosts, which may pass connections on.
     pub(crate) others: &'a [Endpoint],

@@ -3,8 +3,8 @@
 //! Such a rank knows only the rendezvous' address. So it asks on each of its networks, by a
 //! datagram to all hosts there, at the rendezvous' port number. A rank that has reached the
 //! rendezvous ([`Responder`]) answers with a port at which it passes connections on. Datagrams
-//! carry a tag made with the secret, are not routed, and decide nothing but whom to call: the
-//! called rank proves itself like any other, and so does the rendezvous behind it.
+//! carry a tag made with the secret, are not routed, and decide nothing but whom to dial: the
+//! dialled rank proves itself like any other, and so does the rendezvous behind it.
 
 mod datagram;
 mod responder;
@@ -28,7 +28,7 @@ use crate::{Error, Secret};
 
 /// How long to wait for answers to a question.
 const ANSWER: Duration = Duration::from_millis(100);
-/// The most ranks to call.
+/// The most ranks to dial.
 const MOST_FOUND: usize = 32;
 
 /// Lets the ranks of a world recognise each other's datagrams.

@@ -288,7 +288,7 @@ impl Session {
     }
 
     /// Removes the context's handler. Streams that arrive for it later are dropped, and so are
-    /// its calls and negotiations.
+    /// its dials and negotiations.
     pub fn dismiss(&self, context: u64) {
         self.contexts.dismiss(context);
         match &self.mode {
@@ -317,7 +317,7 @@ impl Session {
         let own = |ip| !on_this_host && net::is_own(ip);
         let targets = reachable(self.peer(peer), on_this_host, net::is_own);
         let routes = routes(&network.own, &targets, None);
-        let call = Connect {
+        let to = Connect {
             peer: &name,
             routes: &routes,
             key: &network.key,
@@ -331,7 +331,7 @@ impl Session {
             interrupt: &|| None,
             more: None,
         };
-        redial(&call, own)
+        redial(&to, own)
     }
 
     /// Passes streams of this kind that peers reopen, with a number above 0, to `receiver`, on the

@@ -1,4 +1,4 @@
-//! A session's thread. Authenticates and accepts the streams of other ranks, makes the calls for
+//! A session's thread. Authenticates and accepts the streams of other ranks, makes the dials for
 //! links, and waits for the rendezvous' result until the world is sealed.
 
 use std::cell::RefCell;
@@ -120,7 +120,7 @@ impl SessionThread {
     /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
         let link_streams = &self.link_streams;
-        // Calls accepted in this round: `link_streams` learns of them only when `incoming` is done.
+        // Dials accepted in this round: `link_streams` learns of them only when `incoming` is done.
         let accepted = RefCell::new(HashSet::new());
         let admits = |from, stream_id: StreamId| {
             !stream_id.kind.is_link()
@@ -142,7 +142,7 @@ impl SessionThread {
                 } => {
                     spark_ccl_log::debug!("stream accepted from {from}: {stream_id:?}");
                     if stream_id.kind.is_link() {
-                        self.link_streams.accept_call(from, stream_id, stream);
+                        self.link_streams.accept_dial(from, stream_id, stream);
                     } else {
                         self.stream_table.file(from, stream_id, stream);
                     }

@@ -8,14 +8,14 @@ use crate::hello::millis;
 use crate::init_result::MAX_REPORT;
 use crate::wire::{Reader, WireError, Writer};
 
-/// The largest world that finds ways through others: up to this size, every rank calls every other.
+/// The largest world that finds ways through others: up to this size, every rank dials every other.
 /// In larger worlds, every rank must reach the ones that it needs by itself.
 pub(crate) const MOST_RANKS: u32 = 8;
 
 /// The bytes of a survey besides those about missed ranks.
 const FIXED: usize = 64;
 
-/// The outcome of a rank's calls to the others.
+/// The outcome of a rank's dials to the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// The ranks that it reached, a bit each.
@@ -69,7 +69,7 @@ pub struct Wiring {
 }
 
 impl Wiring {
-    /// Combines the surveys: each rank called those below it.
+    /// Combines the surveys: each rank dialled those below it.
     pub(crate) fn of(surveys: &[&Survey]) -> Self {
         if surveys.iter().all(|survey| survey.missed.is_empty()) {
             return Self::default();

@@ -1,4 +1,4 @@
-//! One connection of a call: connects, and authenticates both ends.
+//! One connection of a dial: connects, and authenticates both ends.
 
 use std::io;
 use std::os::fd::AsFd;

@@ -1,4 +1,4 @@
-//! A call survives a wrong server at one address, and refusals by the peer.
+//! A dial survives a wrong server at one address, and refusals by the peer.
 
 use socket2::Socket;
 
@@ -26,9 +26,9 @@ fn listening(rank: u32) -> (Incoming, Route) {
     (incoming, Route::Tcp { source, target })
 }
 
-/// One of the peer's addresses leads to a stranger, and the peer turns the call down twice.
+/// One of the peer's addresses leads to a stranger, and the peer turns the dial down twice.
 #[test]
-fn a_stranger_at_one_address_does_not_end_the_call() {
+fn a_stranger_at_one_address_does_not_end_the_dial() {
     let (mut stranger, wrong) = listening(0);
     let (mut peer, right) = listening(1);
     let intent = Intent::Stream {
@@ -43,18 +43,18 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
         Connector::new(name, vec![wrong, right], intent, REFUSAL, (begin, deadline));
     let turned_down = std::cell::Cell::new(0);
     let admits = |_, _| turned_down.replace(turned_down.get() + 1) >= 2;
-    let (mut called, mut calling) = (false, None);
-    while !called || calling.is_none() {
+    let (mut admitted, mut outcome) = (false, None);
+    while !admitted || outcome.is_none() {
         let now = Instant::now();
         assert!(now < deadline);
-        if calling.is_none() {
-            calling = connector.step(&Secret::from_text(KEY), now);
+        if outcome.is_none() {
+            outcome = connector.step(&Secret::from_text(KEY), now);
         }
         assert!(stranger.serve(now, &admits).is_empty());
         let connections = peer.serve(now, &admits);
-        called |= matches!(connections[..], [Admitted::Stream { from: 0, .. }]);
+        admitted |= matches!(connections[..], [Admitted::Stream { from: 0, .. }]);
     }
-    calling.unwrap().unwrap();
+    outcome.unwrap().unwrap();
     assert_eq!(turned_down.get(), 3);
 }
 
@@ -66,8 +66,8 @@ fn silent() -> (Socket, Route) {
     (listener, Route::Tcp { source, target })
 }
 
-/// A call to rank 1 over these routes that may take `limit`, and when it begins.
-fn call(routes: &[&Route], limit: Duration) -> (Connector, Instant) {
+/// A dial to rank 1 over these routes that may take `limit`, and when it begins.
+fn dial(routes: &[&Route], limit: Duration) -> (Connector, Instant) {
     let intent = Intent::Stream {
         from: 0,
         to: 1,
@@ -80,7 +80,7 @@ fn call(routes: &[&Route], limit: Duration) -> (Connector, Instant) {
     (connector, begin)
 }
 
-/// Steps the call until it ends, in simulated time: 20 ms a step, however long `work` takes.
+/// Steps the dial until it ends, in simulated time: 20 ms a step, however long `work` takes.
 fn until_the_end(
     connector: &mut Connector,
     begin: Instant,
@@ -92,17 +92,17 @@ fn until_the_end(
         if let Some(outcome) = connector.step(&Secret::from_text(KEY), now) {
             return outcome;
         }
-        assert!(Instant::now() < watchdog, "the call does not end");
+        assert!(Instant::now() < watchdog, "the dial does not end");
         now += Duration::from_millis(20);
         work(now, connector);
     }
 }
 
 #[test]
-fn a_silent_address_does_not_keep_the_call_from_another() {
+fn a_silent_address_does_not_keep_the_dial_from_another() {
     let (_stranger, wrong) = silent();
     let (mut peer, right) = listening(1);
-    let (mut connector, begin) = call(&[&wrong, &right], Duration::from_secs(30));
+    let (mut connector, begin) = dial(&[&wrong, &right], Duration::from_secs(30));
     let mut silence = None;
     until_the_end(&mut connector, begin, |now, connector| {
         assert!(now < begin + 2 * ATTEMPT);
@@ -116,12 +116,12 @@ fn a_silent_address_does_not_keep_the_call_from_another() {
 
 /// A stopped peer answers when it resumes, on its open connection, however late that is.
 #[test]
-fn a_call_that_was_taken_waits_for_its_answer() {
+fn a_dial_that_was_taken_waits_for_its_answer() {
     let (mut peer, route) = listening(1);
     let (_stranger, wrong) = silent();
     let limit = Duration::from_secs(10);
     for routes in [&[&route][..], &[&route, &wrong], &[&wrong, &route]] {
-        let (mut connector, begin) = call(routes, limit);
+        let (mut connector, begin) = dial(routes, limit);
         let mut has_answered = false;
         until_the_end(&mut connector, begin, |now, connector| {
             if now > begin + 3 * limit {
@@ -137,7 +137,7 @@ fn a_call_that_was_taken_waits_for_its_answer() {
 
 /// There is only one rendezvous, and it has refused.
 #[test]
-fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_silent() {
+fn a_rendezvous_that_refuses_ends_the_dial_though_another_address_is_silent() {
     let (_stranger, silent) = silent();
     let (mut root, refusing) = listening(1);
     let begin = Instant::now();
@@ -162,7 +162,7 @@ fn the_error_names_every_route() {
     let (unused, refusing) = silent();
     drop(unused);
     let limit = Duration::from_secs(10);
-    let (mut connector, begin) = call(&[&wrong, &refusing], limit);
+    let (mut connector, begin) = dial(&[&wrong, &refusing], limit);
     let mut stranger = Some(stranger);
     let error = until_the_end(&mut connector, begin, |now, connector| {
         // The stranger exits at last.
@@ -241,7 +241,7 @@ fn routes_that_do_not_connect_are_not_waited_for() {
         .map(|(_, route)| route)
         .chain([&right])
         .collect();
-    let (mut connector, begin) = call(&routes, Duration::from_secs(30));
+    let (mut connector, begin) = dial(&routes, Duration::from_secs(30));
     until_the_end(&mut connector, begin, |now, _| {
         assert!(now < begin + ATTEMPT, "a dead route has held up the others");
         peer.serve(now, &|_, _| true);
@@ -256,7 +256,7 @@ fn a_chosen_route_that_does_not_answer_is_passed_over_and_named() {
     let (_sockets, wrong) = dead();
     let (mut peer, right) = listening(1);
     let wrong = chosen(&wrong);
-    let (mut connector, begin) = call(&[&wrong, &right], Duration::from_secs(30));
+    let (mut connector, begin) = dial(&[&wrong, &right], Duration::from_secs(30));
     until_the_end(&mut connector, begin, |now, connector| {
         let is_early = now <= begin + wrong.patience();
         assert!(
@@ -275,7 +275,7 @@ fn a_chosen_route_that_does_not_answer_is_passed_over_and_named() {
 fn a_chosen_route_that_carries_is_the_only_one() {
     let (mut peer, right) = listening(1);
     let (_stranger, other) = silent();
-    let (mut connector, begin) = call(&[&chosen(&right), &other], Duration::from_secs(30));
+    let (mut connector, begin) = dial(&[&chosen(&right), &other], Duration::from_secs(30));
     until_the_end(&mut connector, begin, |now, connector| {
         assert_eq!(connector.attempts.len(), 1);
         peer.serve(now, &|_, _| true);
@@ -289,7 +289,7 @@ fn a_chosen_route_that_carries_is_the_only_one() {
 #[test]
 fn only_one_connection_gets_the_proof() {
     let (mut peer, route) = listening(1);
-    let (mut connector, now) = call(&[&route, &route], Duration::from_secs(30));
+    let (mut connector, now) = dial(&[&route, &route], Duration::from_secs(30));
     for index in 0..2 {
         connector.next = index;
         connector.begin(now);
@@ -326,7 +326,7 @@ fn a_peer_that_does_not_listen_yet_is_reached_though_another_address_is_dead() {
         unreachable!("it is one of TCP")
     };
     let mut peer = None;
-    let (mut connector, begin) = call(&[&dead, &right], Duration::from_secs(30));
+    let (mut connector, begin) = dial(&[&dead, &right], Duration::from_secs(30));
     until_the_end(&mut connector, begin, |now, _| {
         assert!(
             now < begin + ATTEMPT,
@@ -342,7 +342,7 @@ fn a_peer_that_does_not_listen_yet_is_reached_though_another_address_is_dead() {
     .unwrap();
 }
 
-/// Steps the call in real time.
+/// Steps the dial in real time.
 fn as_time_goes_by(connector: &mut Connector) -> Result<Entered, Error> {
     let watchdog = Instant::now() + Duration::from_secs(20);
     loop {
@@ -350,16 +350,16 @@ fn as_time_goes_by(connector: &mut Connector) -> Result<Entered, Error> {
         if let Some(outcome) = connector.step(&Secret::from_text(KEY), now) {
             return outcome;
         }
-        assert!(now < watchdog, "the call does not end");
+        assert!(now < watchdog, "the dial does not end");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 /// Between hosts, an answer never arrives in the step that asks for it.
 #[test]
-fn a_refusal_that_takes_its_time_ends_the_call() {
+fn a_refusal_that_takes_its_time_ends_the_dial() {
     let (sockets, route) = dead();
-    let (mut connector, begin) = call(&[&route], Duration::from_secs(120));
+    let (mut connector, begin) = dial(&[&route], Duration::from_secs(120));
     assert!(connector.step(&Secret::from_text(KEY), begin).is_none());
     drop(sockets);
     let error = as_time_goes_by(&mut connector).err().unwrap();
@@ -370,7 +370,7 @@ fn a_refusal_that_takes_its_time_ends_the_call() {
 }
 
 #[test]
-fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_dead() {
+fn a_rendezvous_that_refuses_ends_the_dial_though_another_address_is_dead() {
     let (_sockets, dead) = dead();
     let (mut root, refusing) = listening(1);
     for routes in [[&dead, &refusing], [&refusing, &dead]] {
@@ -392,12 +392,12 @@ fn a_rendezvous_that_refuses_ends_the_call_though_another_address_is_dead() {
 }
 
 #[test]
-fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
+fn a_dial_that_others_may_pass_on_gives_up_when_its_patience_ends() {
     let (_sockets, dead) = dead();
     let (unused, refusing) = silent();
     drop(unused);
     for routes in [&[&dead][..], &[&dead, &refusing], &[&refusing, &dead]] {
-        let (connector, begin) = call(routes, Duration::from_secs(120));
+        let (connector, begin) = dial(routes, Duration::from_secs(120));
         let until = begin + Duration::from_secs(2);
         let mut connector = connector.with_patience(until);
         let error = until_the_end(&mut connector, begin, |now, _| {
@@ -410,9 +410,9 @@ fn a_call_that_others_may_pass_on_gives_up_when_its_patience_ends() {
 
 /// The kernel accepts the connection; the process is busy or stopped.
 #[test]
-fn a_peer_that_has_taken_the_call_may_answer_when_patience_has_ended() {
+fn a_peer_that_has_taken_the_dial_may_answer_when_patience_has_ended() {
     let (mut peer, right) = listening(1);
-    let (connector, begin) = call(&[&right], Duration::from_secs(120));
+    let (connector, begin) = dial(&[&right], Duration::from_secs(120));
     let until = begin + Duration::from_millis(250);
     let mut connector = connector.at_once().with_patience(until);
     until_the_end(&mut connector, begin, |now, _| {
@@ -424,12 +424,12 @@ fn a_peer_that_has_taken_the_call_may_answer_when_patience_has_ended() {
 }
 
 #[test]
-fn a_call_may_try_all_routes_at_once() {
+fn a_dial_may_try_all_routes_at_once() {
     let dead: Vec<_> = (0..6).map(|_| dead()).collect();
     let (mut peer, right) = listening(1);
     let routes = dead.iter().map(|(_, route)| route);
     let routes: Vec<_> = routes.chain([&right]).collect();
-    let (connector, begin) = call(&routes, Duration::from_secs(120));
+    let (connector, begin) = dial(&routes, Duration::from_secs(120));
     let mut connector = connector.at_once();
     assert!(connector.step(&Secret::from_text(KEY), begin).is_none());
     assert_eq!(connector.attempts.len(), routes.len());
@@ -443,7 +443,7 @@ fn a_call_may_try_all_routes_at_once() {
 fn more_routes_are_asked_for_when_none_leads_to_the_peer() {
     let (_sockets, dead) = dead();
     let (mut peer, right) = listening(1);
-    let (connector, begin) = call(&[&dead], Duration::from_secs(120));
+    let (connector, begin) = dial(&[&dead], Duration::from_secs(120));
     let mut connector = connector.with_more();
     let mut now = begin;
     while !connector.is_at_a_loss() {

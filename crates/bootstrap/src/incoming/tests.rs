@@ -112,7 +112,7 @@ fn a_stream_for_another_rank_or_listener_is_refused() {
 }
 
 #[test]
-fn a_silent_stranger_at_one_address_does_not_hold_a_call_up() {
+fn a_silent_stranger_at_one_address_does_not_hold_a_dial_up() {
     let silent = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let wrong = Route::Tcp {
         source: None,

@@ -1,4 +1,4 @@
-//! Rank 0 calls rank 2 by way of rank 1.
+//! Rank 0 dials rank 2 by way of rank 1.
 
 use spark_ccl_seal::Stream;
 
@@ -31,7 +31,7 @@ fn listening(rank: u32) -> (Incoming, Route) {
     (incoming, Route::Tcp { source, target })
 }
 
-fn calling(way: Route, deadline: Instant) -> Connector {
+fn dialling(way: Route, deadline: Instant) -> Connector {
     let name = "rank 2".to_owned();
     let times = (Instant::now(), deadline);
     Connector::new(name, vec![way], INTENT, Duration::from_millis(500), times)
@@ -65,7 +65,7 @@ impl Ring {
             relays: Relays::default(),
             onward: vec![to_last],
             last,
-            connector: calling(way.clone(), deadline),
+            connector: dialling(way.clone(), deadline),
             way,
             deadline,
             arrived: None,
@@ -95,7 +95,7 @@ impl Ring {
     }
 
     /// Rank 0's outcome.
-    fn call(&mut self, key: &Secret) -> Result<Stream, Error> {
+    fn dial(&mut self, key: &Secret) -> Result<Stream, Error> {
         loop {
             self.serve();
             if let Some(outcome) = self.connector.step(key, Instant::now()) {
@@ -105,7 +105,7 @@ impl Ring {
     }
 
     fn meet(&mut self) -> (Stream, Stream) {
-        let near = self.call(&Secret::from_text(KEY)).unwrap();
+        let near = self.dial(&Secret::from_text(KEY)).unwrap();
         while self.arrived.is_none() {
             self.serve();
         }
@@ -163,8 +163,8 @@ fn the_end_of_each_direction_is_passed_on_and_then_nothing_is_kept() {
 fn a_connector_hears_that_the_next_rank_is_not_reached() {
     let mut ring = Ring::new();
     ring.onward.clear();
-    ring.connector = calling(ring.way.clone(), Instant::now() + Duration::from_secs(1));
-    let error = ring.call(&Secret::from_text(KEY)).map(drop).unwrap_err();
+    ring.connector = dialling(ring.way.clone(), Instant::now() + Duration::from_secs(1));
+    let error = ring.dial(&Secret::from_text(KEY)).map(drop).unwrap_err();
     let text = error.to_string();
     assert!(text.contains("does not reach the next one"), "{text}");
 }
@@ -205,7 +205,7 @@ fn what_is_on_its_way_is_passed_on_when_the_relay_ends() {
 fn nothing_is_passed_on_for_one_that_has_another_secret() {
     let mut ring = Ring::new();
     let error = ring
-        .call(&Secret::from_text(b"another"))
+        .dial(&Secret::from_text(b"another"))
         .map(drop)
         .unwrap_err();
     assert!(matches!(error, Error::Auth { .. }), "{error}");

@@ -12,7 +12,7 @@ use crate::network::Network;
 use crate::routes::put_last;
 use crate::{Error, StreamId, Via};
 
-/// How long the lower rank waits for the higher rank's call before it calls itself.
+/// How long the lower rank waits for the higher rank's dial before it dials itself.
 const DEFERRAL: Duration = Duration::from_millis(10);
 const DEFERRAL_PER_RANK: Duration = Duration::from_micros(500);
 const LONGEST_DEFERRAL: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ impl Session {
     ///
     /// There is one stream per id, no matter which end asks for it. Once it is delivered, do
     /// not ask for it again. The ways are tried in order until the deadline. A peer that has the
-    /// call but is stopped may answer later.
+    /// dial but is stopped may answer later.
     ///
     /// # Errors
     /// [`Error::Argument`] if the peer cannot be reached in these ways; [`Error::Os`].
@@ -74,7 +74,7 @@ impl Session {
                     REFUSAL,
                     (self.begin(peer), deadline),
                 );
-                network.requests.call(peer, stream_id, connector);
+                network.requests.dial(peer, stream_id, connector);
                 Ok(())
             }
         }
@@ -112,7 +112,7 @@ impl Session {
         }
     }
 
-    /// When to call a peer. Both ends usually need a stream at about the same time, and one call is
+    /// When to dial a peer. Both ends usually need a stream at about the same time, and one dial is
     /// enough. So the lower rank waits a little for the higher one's.
     fn begin(&self, peer: u32) -> Instant {
         let deferral = if self.rank < peer {

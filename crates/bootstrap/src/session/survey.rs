@@ -1,4 +1,4 @@
-//! A rank's first streams to others, which also show which ranks reach each other. Each rank calls
+//! A rank's first streams to others, which also show which ranks reach each other. Each rank dials
 //! those below it, and tells the rendezvous whom it reached. The rendezvous tells all ranks.
 
 use std::collections::BTreeSet;
@@ -20,10 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The same for a rank that seems out of reach. Its kernel accepts connections however busy it is,
 /// so this is long for any network of a host.
 const DOUBT: Duration = Duration::from_millis(250);
-/// How often a calling rank checks whether the initialisation has failed.
+/// How often a dialling rank checks whether the initialisation has failed.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The outcome of a call to a rank.
+/// The outcome of a dial to a rank.
 type Outcome = (u32, Result<Stream, Error>);
 
 impl Session {
@@ -46,8 +46,8 @@ impl Session {
         let mut streams = match &self.mode {
             Mode::Local(_) => {
                 let via = |peer| (peer, self.connect(peer, stream_id, Via::Unix, deadline));
-                let calls = below.into_iter().map(via);
-                calls.map(|(peer, it)| Ok((peer, it?))).collect()
+                let dials = below.into_iter().map(via);
+                dials.map(|(peer, it)| Ok((peer, it?))).collect()
             }
             Mode::Network(network) => self.survey(network, &below, stream_id, deadline),
         }?;
@@ -66,7 +66,7 @@ impl Session {
         self.wiring.get().unwrap_or(&COMPLETE)
     }
 
-    /// Calls the ranks below, and learns which ranks reach each other.
+    /// Dials the ranks below, and learns which ranks reach each other.
     fn survey(
         &self,
         network: &Network,
@@ -75,16 +75,16 @@ impl Session {
         deadline: Instant,
     ) -> Result<Vec<(u32, Stream)>, Error> {
         let has_ways_round = self.size() <= MOST_RANKS;
-        let mut calls = Vec::new();
+        let mut dials = Vec::new();
         for &peer in below {
             let mut connector = self.connector(network, peer, stream_id, deadline)?;
             if has_ways_round {
                 connector = self.limited(network, peer, connector);
             }
-            calls.push((peer, connector));
+            dials.push((peer, connector));
         }
         let (mut streams, mut missed) = (Vec::new(), Vec::new());
-        for (peer, outcome) in self.call(network, calls, deadline)? {
+        for (peer, outcome) in self.dial(network, dials, deadline)? {
             match outcome {
                 Ok(stream) => streams.push((peer, stream)),
                 Err(error @ Error::Unreachable { .. }) if has_ways_round => {
@@ -106,7 +106,7 @@ impl Session {
         Ok(streams)
     }
 
-    /// Limits the time of a call to a rank to which others may pass streams on.
+    /// Limits the time of a dial to a rank to which others may pass streams on.
     fn limited(&self, network: &Network, peer: u32, connector: Connector) -> Connector {
         let host = |rank| self.peer(rank).host_id;
         let is_other = |rank: &u32| ![host(self.rank), host(peer)].contains(&host(*rank));
@@ -145,17 +145,17 @@ impl Session {
         Ok(Connector::new(name, routes, intent, REFUSAL, times))
     }
 
-    /// Makes calls at the same time. Returns their outcomes.
-    fn call(
+    /// Makes dials at the same time. Returns their outcomes.
+    fn dial(
         &self,
         network: &Network,
-        mut calls: Vec<(u32, Connector)>,
+        mut dials: Vec<(u32, Connector)>,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Error> {
         let mut outcomes = Vec::new();
         loop {
             let now = Instant::now();
-            calls.retain_mut(|(peer, connector)| {
+            dials.retain_mut(|(peer, connector)| {
                 let outcome = connector.step(&network.key, now);
                 let goes_on = outcome.is_none();
                 let outcome = outcome.map(|it| it.map(Entered::into_stream));
@@ -169,7 +169,7 @@ impl Session {
             if let Some(error) = errors.into_iter().find(|error| is_final(error)) {
                 return Err(error.clone());
             }
-            let Some((peer, connector)) = calls.first() else {
+            let Some((peer, connector)) = dials.first() else {
                 return Ok(outcomes);
             };
             if let Some(error) = self.stream_table.failure() {
@@ -182,10 +182,10 @@ impl Session {
                 return Err(silence.unwrap_or_else(|| connector.unreachable()));
             }
             let mut fds: Vec<PollFd<'_>> = Vec::new();
-            for (_, connector) in &calls {
+            for (_, connector) in &dials {
                 connector.watch(now, &mut fds);
             }
-            let wakes = calls
+            let wakes = dials
                 .iter()
                 .filter_map(|(_, connector)| connector.next_wake(now));
             let until = wakes.chain([now + LOOK, deadline]).min();

@@ -1,4 +1,4 @@
-//! How a session's thread handles several calls at a time.
+//! How a session's thread handles several dials at a time.
 
 use spark_ccl_fork::Unshared;
 
@@ -44,8 +44,8 @@ fn session_thread(name: &str) -> (SessionThread, Socket) {
 
 /// Both connections prove themselves before the thread looks at either.
 #[test]
-fn of_two_calls_for_one_stream_id_one_is_accepted() {
-    let name = format!("spark-ccl-test-two-calls-{}", std::process::id());
+fn of_two_dials_for_one_stream_id_one_is_accepted() {
+    let name = format!("spark-ccl-test-two-dials-{}", std::process::id());
     let (mut session_thread, _rendezvous) = session_thread(&name);
     let stream_id = StreamId {
         context: 1,
@@ -57,7 +57,7 @@ fn of_two_calls_for_one_stream_id_one_is_accepted() {
         to: 1,
         stream_id,
     };
-    let mut calls: Vec<(Socket, Entry)> = (0..2)
+    let mut dials: Vec<(Socket, Entry)> = (0..2)
         .map(|_| {
             let socket = net::begin_unix(&name).unwrap();
             let open = Open::new(intent).unwrap();
@@ -69,7 +69,7 @@ fn of_two_calls_for_one_stream_id_one_is_accepted() {
         .collect();
     let mut step = || {
         let key = Secret::from_text(KEY);
-        calls
+        dials
             .iter_mut()
             .map(|(socket, entry)| entry.step(socket, &key, "rank 1"))
             .collect::<Vec<_>>()

@@ -22,7 +22,7 @@ impl SlowConnector {
         }
     }
 
-    /// Whether it is admitted. It calls again if it was evicted.
+    /// Whether it is admitted. It dials again if it was evicted.
     fn step(
         &mut self,
         key: &Secret,
