@@ -11,7 +11,7 @@ use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, StreamId, StreamKind, Via};
 use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
-use spark_ccl_transport::rdma::{RegisteredMemory, Registration};
+use spark_ccl_transport::rdma::{Reach, RegisteredMemory, Registration};
 use spark_ccl_types::{Element, Operation, RedOp};
 
 use super::call::{Call, Nothing};
@@ -80,7 +80,7 @@ impl Communicator {
         // SAFETY: the segment keeps the mapping until the registration has ended. Only the engine
         // lends the memory, from the regions of a `Registered`, and it gives the links up before an
         // operation that fails gives its buffers back.
-        let registration = unsafe { self.inner.plug(base, part, None) };
+        let registration = unsafe { self.inner.plug((base, part), None, Reach::Lent) };
         let allocation = Allocation {
             id,
             communicator: self.planner().communicator,
@@ -115,7 +115,10 @@ impl Communicator {
         // SAFETY: the segment keeps the memory, which is on the heap, until the registration has
         // ended. Only the engine lends it, from the regions of a `Registered`, and it gives the
         // links up before an operation that fails gives its buffers back.
-        let registration = unsafe { self.inner.plug(base, len * size_of::<T>(), None) };
+        let registration = unsafe {
+            self.inner
+                .plug((base, len * size_of::<T>()), None, Reach::Lent)
+        };
         Registered::new(Segment::new(base, registration, held), len)
     }
 
@@ -145,8 +148,11 @@ impl Communicator {
         // engine lends it, from the regions of a `Registered`, and it gives the links up before an
         // operation that fails gives its buffers back.
         let registration = unsafe {
-            self.inner
-                .plug(base, len * size_of::<T>(), Some((fd, offset)))
+            self.inner.plug(
+                (base, len * size_of::<T>()),
+                Some((fd, offset)),
+                Reach::Lent,
+            )
         };
         Registered::new(Segment::new(base, registration, Holder::Foreign), len)
     }
@@ -263,24 +269,26 @@ impl Communicator {
 }
 
 impl Inner {
-    /// Registers memory that `holder` keeps, `bytes` bytes from `start` on, as by
-    /// [`register`](Communicator::register).
+    /// Registers memory that `holder` keeps, from an address on, with a length in bytes, as by
+    /// [`register`](Communicator::register), or for puts.
     ///
     /// # Safety
     /// The memory stays where it is as long as `holder` lives. While an operation on a region of
     /// the segment runs, only the engine uses the memory of the region. After one that fails,
-    /// nothing counts that is in its region, or was sent from there.
+    /// nothing counts that is in its region, or was sent from there. What peers may write is used
+    /// only where they leave it alone.
     #[cfg(feature = "cuda")]
     pub(crate) unsafe fn register_held(
         &self,
-        start: *mut u8,
-        bytes: usize,
+        (start, bytes): (*mut u8, usize),
+        reach: Reach,
         holder: Box<dyn Hold>,
     ) -> Segment {
         // SAFETY: the segment ends the registration before it drops the holder, which keeps the
         // memory where it is. Only the engine lends it, and where that fails, nothing counts that a
-        // device still moves (this function's contract).
-        let registration = unsafe { self.plug(start, bytes, None) };
+        // device still moves. What peers may write is used only where they leave it alone (all of
+        // this is this function's contract).
+        let registration = unsafe { self.plug((start, bytes), None, reach) };
         Segment::new(start, registration, Holder::Own(holder))
     }
 
@@ -289,12 +297,13 @@ impl Inner {
     ///
     /// # Safety
     /// The memory stays where it is while it is registered. Only operations of the engine lend it
-    /// and borrow to it, and before those that fail give it back, links are given up.
+    /// and borrow to it, and before those that fail give it back, links are given up. What peers
+    /// may write is used only where they leave it alone.
     unsafe fn plug(
         &self,
-        start: *mut u8,
-        bytes: usize,
+        (start, bytes): (*mut u8, usize),
         dmabuf: Option<(BorrowedFd<'_>, u64)>,
+        reach: Reach,
     ) -> Option<Registration> {
         // In a forked child, the devices are the parent's.
         self.membership.engine().check_process().ok()?;
@@ -311,8 +320,9 @@ impl Inner {
         };
         // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What
         // is lent or borrowed is left alone, or the links are given up: only operations of the
-        // engine lend it and borrow to it. All of that is this function's contract.
-        let registered = unsafe { registry.register(memory) };
+        // engine lend it and borrow to it. What peers may write is used only where they leave it
+        // alone. All of that is this function's contract.
+        let registered = unsafe { registry.register(memory, reach) };
         registered
             .inspect_err(|error| {
                 let rank = self.membership.engine().planner().rank;

@@ -174,6 +174,22 @@ pub enum Borrowing {
     Unable,
 }
 
+/// The most parts of a [put](LinkTx::put).
+pub const PUT_PARTS: usize = 5;
+
+/// A range of a [put](LinkTx::put).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PutPart {
+    /// The address of its first byte, in registered memory of this process.
+    pub from: u64,
+    /// Its length.
+    pub bytes: u32,
+    /// Which of the ranges that the peer has opened it goes to, counted from 0.
+    pub range: usize,
+    /// Where in that range it goes, in bytes.
+    pub at: u64,
+}
+
 /// The sending half of a link.
 pub trait LinkTx: Send {
     /// Reserves a slot with room for `len` bytes (at most `slot_bytes`). `None`: not yet.
@@ -234,7 +250,50 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// Ends the link for both halves: takes back all loans, stops receiving into the caller's
+    /// What the peer must be [given](Self::take_opening) to [put](Self::put) something into ranges of
+    /// registered memory of this process, each with an address and a length; nothing, if they are
+    /// not registered for that. `None` if no link of this kind puts anything.
+    fn opening(&self, ranges: &[(u64, usize)]) -> Option<Vec<u8>> {
+        let _ = ranges;
+        None
+    }
+
+    /// Takes the peer's [`opening`](Self::opening), which is not empty.
+    ///
+    /// # Errors
+    /// When no peer says that.
+    fn take_opening(&mut self, told: &[u8]) -> Result<(), LinkError> {
+        let _ = told;
+        Err(LinkError::Misuse("this link puts nothing".to_owned()))
+    }
+
+    /// Begins to copy up to [`PUT_PARTS`] ranges into the memory that the peer has opened. Each
+    /// becomes visible there after all of those before it: a part of one aligned word can be the
+    /// flag that says so. Nobody at the peer has to do anything. Returns the put's number; `None`:
+    /// not yet.
+    ///
+    /// The put of a rail that fails is done again by another one, once nothing more can come by the
+    /// first one. So the peer may get the same bytes again, until the put has
+    /// [ended](Self::ended_put) here.
+    ///
+    /// # Safety
+    /// Nothing writes the parts until the put has ended, or the link is
+    /// [withdrawn](Self::withdraw) or dropped.
+    ///
+    /// # Errors
+    /// When the link has ended, or the parts are not registered here or not opened by the peer.
+    unsafe fn put(&mut self, parts: &[PutPart]) -> Result<Option<u64>, LinkError> {
+        let _ = parts;
+        Err(LinkError::Misuse("this link puts nothing".to_owned()))
+    }
+
+    /// A put that has ended since the last call: the peer has all of it, and nothing reads its
+    /// parts any more. Returns each once, in any order. Only the receiving half looks for news.
+    fn ended_put(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// Ends the link for both halves: takes back all loans, ends all puts in both directions, stops receiving into the caller's
     /// memory, and abandons messages in flight. A peer that reads from the link afterwards finds it
     /// ended.
     fn withdraw(&mut self) {}

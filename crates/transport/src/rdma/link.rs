@@ -17,6 +17,9 @@
 //! the message holds the payload's address, and the receiver has its device read it directly into
 //! registered memory of its own, or into the message's slot if it is to be peeked at.
 //!
+//! A rank can also open registered memory to its peer, which then [puts](crate::LinkTx::put) data there
+//! by plain writes, of which this end hears nothing.
+//!
 //! # Trust
 //! The peer may write anything into the slots that it fills, at any time, and send any immediate
 //! value. Numbers and lengths are checked, so the worst that a peer can do is to send wrong bytes.
@@ -34,6 +37,7 @@ mod lent;
 mod message;
 mod nics;
 mod offer;
+mod opened;
 mod order;
 mod pace;
 mod plan;

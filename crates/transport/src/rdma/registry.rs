@@ -66,6 +66,17 @@ pub enum RegisteredMemory<'a> {
     },
 }
 
+/// Who accesses registered memory, besides this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Peers read what is lent to them; devices of this process write what they read from peers.
+    Lent,
+    /// Devices of this process read it, to [put](crate::LinkTx::put) it into peers' memory.
+    Source,
+    /// Peers write it at any time, as it is [opened](crate::LinkTx::opening) to them.
+    Target,
+}
+
 impl Registry {
     /// A registry without memory.
     pub fn new(domains: Vec<ProtectionDomain>) -> Self {
@@ -96,18 +107,21 @@ impl Registry {
     /// The memory stays mapped while it is registered. Memory that is lent or borrowed by a link is
     /// left alone as [`LinkTx::lend`](crate::LinkTx::lend) and
     /// [`LinkRx::borrow`](crate::LinkRx::borrow) require, or until the link is
-    /// [withdrawn](crate::LinkTx::withdraw).
+    /// [withdrawn](crate::LinkTx::withdraw). Memory that peers write is accessed only by atomic
+    /// operations, or after they have said by a flag in it that they leave it alone.
     ///
     /// # Errors
     /// When a device cannot register it; then it is registered with none.
     pub unsafe fn register(
         self: &Arc<Self>,
         memory: RegisteredMemory<'_>,
+        reach: Reach,
     ) -> Result<Registration, Error> {
         let regions = self.domains.iter();
-        // SAFETY: the memory stays mapped while it is registered, and memory that a link lends or
-        // borrows is left alone, or until the link is withdrawn: this function requires that.
-        let regions = regions.map(|domain| unsafe { memory.register(domain) });
+        // SAFETY: the memory stays mapped while it is registered, memory that a link lends or
+        // borrows is left alone, or until the link is withdrawn, and so is what peers may write:
+        // this function requires that.
+        let regions = regions.map(|domain| unsafe { memory.register(domain, reach) });
         let regions = regions.collect::<Result<_, _>>()?;
         let (start, bytes) = memory.place();
         let mut blocks = self.blocks.write();
@@ -147,12 +161,22 @@ impl Registry {
 
 impl RegisteredMemory<'_> {
     /// # Safety
-    /// The memory, or that of the dma-buf, stays mapped as long as the region exists.
-    unsafe fn register(&self, domain: &ProtectionDomain) -> Result<MemoryRegion, Error> {
-        // Peers read what is lent to them. Local devices write what they read from peers.
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        // SAFETY: the memory, or that of the dma-buf, stays mapped as long as the region exists
-        // (this function's contract), and `access` does not let peers write there.
+    /// The memory, or that of the dma-buf, stays mapped as long as the region exists. If peers
+    /// write it, this process accesses it as [`Registry::register`] requires.
+    unsafe fn register(
+        &self,
+        domain: &ProtectionDomain,
+        reach: Reach,
+    ) -> Result<MemoryRegion, Error> {
+        // Never relaxed ordering: what is polled must come after what was written before it.
+        let access = match reach {
+            Reach::Lent => Access::LOCAL_WRITE | Access::REMOTE_READ,
+            Reach::Source => Access::LOCAL_READ,
+            Reach::Target => Access::REMOTE_WRITE,
+        };
+        // SAFETY: the memory, or that of the dma-buf, stays mapped as long as the region exists,
+        // and where `access` lets peers write there, this process accesses it by atomic operations
+        // or not at all (this function's contract).
         unsafe {
             match *self {
                 Self::Host { start, bytes } => domain.register(start, bytes, access),

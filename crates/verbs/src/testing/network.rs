@@ -1,7 +1,8 @@
 //! Devices that carry data between the queue pairs of this process, as badly as the rules of RDMA
 //! allow: late, a request's bytes in pieces and in any order, the results of reads after later
 //! requests, and each queue pair at its own speed. An acknowledgement can be lost when a cable is
-//! cut. A seed decides.
+//! cut, and what a cut cable has held back of a write arrives once it is mended, also if the sender
+//! has given up meanwhile. A seed decides.
 //!
 //! Each queue pair has a thread as its sending device. It hands over only what a real device does:
 //! a completion comes after its bytes, and the two directions share no lock. So a thread sanitizer
@@ -20,6 +21,7 @@ mod queue;
 mod random;
 mod registration;
 mod request;
+mod stray;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -69,8 +71,15 @@ struct Network {
     pairs: AtomicU64,
 }
 
-/// Whether it is cut. Relaxed: this orders no other memory.
-type Cable = Arc<AtomicBool>;
+type Cable = Arc<CableState>;
+
+/// Relaxed, both: they order no other memory.
+#[derive(Default)]
+struct CableState {
+    is_cut: AtomicBool,
+    /// How many writes it holds back whose senders have given up.
+    strays: AtomicU64,
+}
 
 /// The library of these devices, `loop0` and `loop1`. The devices that a thread opens form a
 /// network of their own. The seed is for queue pairs connected from now on.
@@ -82,7 +91,18 @@ pub fn network(seed: u64) -> Library {
 /// Cuts or mends the cable of a device that this thread opens, now or earlier. Nothing passes a cut
 /// cable; the ports do not notice.
 pub fn cut(device: usize, is_cut: bool) {
-    Network::of(own()).cables[device].store(is_cut, Ordering::Relaxed);
+    Network::of(own()).cables[device]
+        .is_cut
+        .store(is_cut, Ordering::Relaxed);
+}
+
+/// Waits until nothing is on its way any more whose sender has given up. No cable is cut meanwhile.
+pub fn settle() {
+    let network = Network::of(own());
+    let has_strays = |cable: &Cable| cable.strays.load(Ordering::Relaxed) > 0;
+    while network.cables.iter().any(has_strays) {
+        std::thread::yield_now();
+    }
 }
 
 impl Network {

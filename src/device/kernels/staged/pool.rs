@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Error, PinnedWords, check_set_aside};
 use spark_ccl_gpu::Call;
+use spark_ccl_transport::rdma::Reach;
 use spark_ccl_types::{Operation, Side};
 
 use crate::api::communicator::Inner;
@@ -51,7 +52,7 @@ impl Pool {
             // operation on the memory to its answer, no kernel uses the memory, and `ProxyWork` has
             // only the host engine use it. If the operation fails, its results do not count, and
             // its kernel ends only when the engine has let go of the memory (`Stage::release`).
-            unsafe { carrier.register_held(start, bytes, Box::new(words)) }
+            unsafe { carrier.register_held((start, bytes), Reach::Lent, Box::new(words)) }
         } else {
             // The communicator has ended: none of its calls uses the memory.
             Segment::new(start, None, Holder::Own(Box::new(words)))

@@ -4,6 +4,7 @@ mod attempt;
 mod failover;
 mod job;
 mod loans;
+mod puts;
 mod returns;
 mod revive;
 
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) use failover::Dead;
 use loans::Loans;
 pub(super) use loans::{Destination, LEND_LEAST};
+use puts::Puts;
 use spark_ccl_verbs::{Completion, CompletionError, PollRoom};
 
 use super::control::Control;
@@ -75,6 +77,7 @@ pub(super) struct Core {
     owed: Option<u64>,
     /// The messages that are being read from the peer's memory.
     loans: Loans,
+    puts: Puts,
     /// The memory that may be lent, or borrowed into.
     registry: Arc<Registry>,
     failed: Option<LinkError>,
@@ -94,6 +97,7 @@ impl Core {
             room: None,
             owed: None,
             loans: Loans::new(),
+            puts: Puts::default(),
             registry,
             failed: None,
             rails: rails.into_iter().map(Some).collect(),
@@ -291,6 +295,7 @@ impl Core {
             }
         }
         self.note_loans();
+        self.note_puts();
         self.looks += if has_found { 1 } else { IDLE };
         if self.looks >= LISTEN_AFTER || self.is_failing_over() || self.is_return_due() {
             self.looks = 0;

@@ -204,6 +204,32 @@ impl Rail {
         Ok(id)
     }
 
+    /// Writes each piece to its place, in this order.
+    ///
+    /// # Safety
+    /// The pieces stay unchanged until the last request has ended, or the queue pair is destroyed.
+    pub(super) unsafe fn put(&mut self, requests: &[(Piece, Remote)]) -> Result<(), Error> {
+        let last = self.posted + requests.len() as u64;
+        let most_inline = self.pair.most_inline();
+        let mut batch = self.pair.batch();
+        for (id, (piece, to)) in (self.posted + 1..).zip(requests) {
+            let mut request = Request::new(id);
+            if piece.bytes() as usize <= most_inline {
+                request = request.inline();
+            }
+            if id == last {
+                request = request.signalled();
+            }
+            // SAFETY: the piece stays unchanged until the last request has ended, by when this one
+            // has, or the queue pair is destroyed: this function requires that. The device checks
+            // by the piece's key that it is registered.
+            unsafe { batch.write(request, &[*piece], *to)? };
+        }
+        batch.post().map_err(|post| post.error)?;
+        self.posted = last;
+        Ok(())
+    }
+
     /// Probes the rail: devices do not always report the loss of a request, and without a posted
     /// request no device reports that the peer is gone. Returns whether the rail works as far as is
     /// known. Completions must have been polled just before.

@@ -13,6 +13,7 @@ use spark_ccl_verbs::testing;
 
 mod failover;
 mod lending;
+mod putting;
 mod stopping;
 
 use super::*;

@@ -11,7 +11,7 @@ use super::core::{Core, LEND_LEAST};
 use super::immediate::Immediate;
 use super::slots::Header;
 use crate::upkeep::{self, Upkeep};
-use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Rails};
+use crate::{Geometry, Lending, Lends, LinkError, LinkTx, PutPart, Rails};
 
 /// The sending half of a link over RDMA.
 ///
@@ -126,6 +126,25 @@ impl LinkTx for Tx {
 
     fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
         self.core.lock().has_returned(loan)
+    }
+
+    fn opening(&self, ranges: &[(u64, usize)]) -> Option<Vec<u8>> {
+        Some(self.core.lock().opening(ranges))
+    }
+
+    fn take_opening(&mut self, told: &[u8]) -> Result<(), LinkError> {
+        self.core.lock().take_opening(told)
+    }
+
+    unsafe fn put(&mut self, parts: &[PutPart]) -> Result<Option<u64>, LinkError> {
+        // SAFETY: nothing writes the parts until the put has ended, or the link is withdrawn or
+        // dropped: this function's caller promises that. The core is dropped with the link, or by
+        // `upkeep`, which sends nothing new; then the memory's owner has deregistered it.
+        unsafe { self.core.lock().put(parts) }
+    }
+
+    fn ended_put(&mut self) -> Option<u64> {
+        self.core.lock().ended_put()
     }
 
     fn rails(&self) -> Rails {

@@ -29,7 +29,7 @@ fn memory_has_its_own_keys_in_each_domain() {
     let mut memory = vec![0; PAGE];
     let start = memory.as_ptr() as u64;
     // SAFETY: the fake device does not access registered memory.
-    let registration = unsafe { registry.register(host(&mut memory)) }.unwrap();
+    let registration = unsafe { registry.register(host(&mut memory), Reach::Lent) }.unwrap();
     let keys = |start, bytes, domain| registry.keys(start, bytes, domain);
     let [first, second] = [0, 1].map(|domain| keys(start, PAGE, domain).unwrap());
     assert_ne!(first, second);
@@ -46,7 +46,8 @@ fn memory_must_be_registered_as_a_whole() {
     let mut memory = vec![0; 3 * PAGE];
     let start = memory.as_ptr() as u64 + PAGE as u64;
     // SAFETY: the fake device does not access registered memory.
-    let registration = unsafe { registry.register(host(&mut memory[PAGE..2 * PAGE])) }.unwrap();
+    let registration =
+        unsafe { registry.register(host(&mut memory[PAGE..2 * PAGE]), Reach::Lent) }.unwrap();
     let page = PAGE as u64;
     for (at, bytes, is_known) in [
         (start, PAGE, true),
@@ -78,7 +79,7 @@ fn a_dmabuf_is_known_by_the_addresses_of_its_mapping() {
         bytes: 70_000,
     };
     // SAFETY: the fake device does not access registered memory.
-    let _registration = unsafe { registry.register(memory) }.unwrap();
+    let _registration = unsafe { registry.register(memory, Reach::Lent) }.unwrap();
     let seen = testing::last_registration().unwrap();
     assert_eq!(
         (seen.start, seen.bytes, seen.iova),
@@ -96,7 +97,7 @@ fn what_one_device_refuses_is_registered_with_none() {
     let mut memory = vec![0; PAGE];
     testing::fail_next(0, libc::ENOMEM);
     // SAFETY: the fake device does not access registered memory.
-    let error = unsafe { registry.register(host(&mut memory)) }.unwrap_err();
+    let error = unsafe { registry.register(host(&mut memory), Reach::Lent) }.unwrap_err();
     assert_eq!(error.errno(), Some(libc::ENOMEM));
     assert_eq!(registry.keys(memory.as_ptr() as u64, 1, 0), None);
 }
@@ -106,7 +107,7 @@ fn what_cannot_be_deregistered_is_an_error() {
     let registry = registry(1);
     let mut memory = vec![0; PAGE];
     // SAFETY: the fake device does not access registered memory.
-    let registration = unsafe { registry.register(host(&mut memory)) }.unwrap();
+    let registration = unsafe { registry.register(host(&mut memory), Reach::Lent) }.unwrap();
     testing::fail_next(0, libc::EBUSY);
     // A second call must not report the memory as free.
     for _ in 0..2 {

@@ -9,12 +9,13 @@ use super::end::{Address, PairEnd, Rules, lock};
 use super::memory::{self, OWN_READ, OWN_WRITE};
 use super::random::Random;
 use super::request::{Data, Request};
+use super::stray::Stray;
 use crate::raw;
 
 /// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The pause before looking again at a peer that has no receive.
-const PAUSE: Duration = Duration::from_micros(50);
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// The sending device of a queue pair.
 struct Carrier<'a> {
@@ -77,9 +78,10 @@ impl Carrier<'_> {
     fn deliver(&mut self, request: &Request) -> Result<Option<Vec<u8>>, raw::ibv_wc_status> {
         let needed = request.needs()?;
         let mut read = request.is_read().then(|| vec![0; request.bytes()]);
-        for [start, end] in self.random.pieces(request.bytes()) {
+        let pieces = self.random.pieces(request.bytes());
+        for (place, &[start, end]) in pieces.iter().enumerate() {
             self.random.pause();
-            self.with_peer(|own, peer, rules| {
+            let delivered = self.with_peer(|own, peer, rules| {
                 let there = request.there(start..end);
                 let keys = lock(&peer.peer_keys);
                 let found = if rules.access & needed != needed {
@@ -96,7 +98,11 @@ impl Carrier<'_> {
                     unsafe { memory::write(&keys, there, needed, &bytes) }
                 };
                 found.map(Some).ok_or(raw::IBV_WC_REM_ACCESS_ERR)
-            })?;
+            });
+            if delivered == Err(raw::IBV_WC_RETRY_EXC_ERR) && read.is_none() {
+                self.hold_back(request, &pieces[place..], needed);
+            }
+            delivered?;
         }
         if let Some(opcode) = request.arrives_as() {
             self.random.pause();
@@ -109,6 +115,25 @@ impl Carrier<'_> {
         self.random.pause();
         self.with_peer(|_, _, _| Ok(Some(())))?;
         Ok(read)
+    }
+
+    /// Leaves the rest of a write to the cable.
+    fn hold_back(&self, request: &Request, rest: &[[usize; 2]], needed: u32) {
+        let piece = |&[start, end]: &[usize; 2]| {
+            let bytes = self.own.bytes_of(request.here(start..end)).ok()?;
+            Some((request.there(start..end), bytes))
+        };
+        let pieces: Option<Vec<_>> = rest.iter().map(piece).collect();
+        if let (Some(peer), Some(pieces)) = (&self.peer, pieces) {
+            let stray = Stray {
+                from: self.own.address,
+                peer: Arc::clone(peer),
+                cable: Arc::clone(&self.own.cable),
+                needed,
+                pieces,
+            };
+            stray.start();
+        }
     }
 
     /// Stores a read's bytes, and ends the request.

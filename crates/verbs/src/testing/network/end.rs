@@ -20,7 +20,7 @@ pub(super) struct PairEnd {
     pub(super) address: Address,
     /// Its protection domain.
     pub(super) domain: usize,
-    cable: Cable,
+    pub(super) cable: Cable,
     /// Its state, changed with `rules` locked. Relaxed, since it orders no other memory, except for
     /// receives, as `flush_if_failed` says.
     is: AtomicU32,
@@ -158,7 +158,7 @@ impl PairEnd {
     }
 
     pub(super) fn is_cut(&self) -> bool {
-        self.cable.load(Ordering::Relaxed)
+        self.cable.is_cut.load(Ordering::Relaxed)
     }
 
     /// Ends the receives if the end has failed.

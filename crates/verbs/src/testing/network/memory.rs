@@ -81,13 +81,20 @@ pub(super) unsafe fn read(keys: &Keys, from: Span, access: u32) -> Option<Vec<u8
 }
 
 /// Writes registered memory that allows this access; `None` if there is none. The completion that
-/// follows gives the order.
+/// follows gives the order; so does a write of a single word, which the peer may poll: it becomes
+/// visible after all earlier writes of its queue pair.
 ///
 /// # Safety
 ///
 /// Meanwhile the user leaves the memory to devices, or accesses it only by atomic operations.
 pub(super) unsafe fn write(keys: &Keys, to: Span, access: u32, bytes: &[u8]) -> Option<()> {
     let start = to.find(keys, access)?;
+    let order = if to.bytes == WORD {
+        // Pairs with the Acquire of a user who polls the word.
+        Ordering::Release
+    } else {
+        Ordering::Relaxed
+    };
     let mut at = 0;
     while let Some((place, len)) = step(start, at, to.bytes.min(bytes.len())) {
         // SAFETY: `find` has found the place in a region that stays registered, `step` has aligned
@@ -95,8 +102,7 @@ pub(super) unsafe fn write(keys: &Keys, to: Span, access: u32, bytes: &[u8]) -> 
         // this function requires.
         unsafe {
             if let Some(word) = bytes[at..].first_chunk().filter(|_| len == WORD) {
-                AtomicU64::from_ptr(place.cast())
-                    .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+                AtomicU64::from_ptr(place.cast()).store(u64::from_ne_bytes(*word), order);
             } else {
                 AtomicU8::from_ptr(place).store(bytes[at], Ordering::Relaxed);
             }

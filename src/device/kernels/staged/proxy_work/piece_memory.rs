@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use spark_ccl_gpu::Stage;
+use spark_ccl_transport::rdma::Reach;
 
 use crate::api::communicator::Communicator;
 use crate::memory::buffer::Region;
@@ -26,7 +27,11 @@ impl PieceMemory {
         // SAFETY: the holder keeps the stage, which never moves its slots. From a piece's bell to
         // its answer, no kernel uses the slot, and `ProxyWork` has only the host engine use it. A
         // piece that fails has no answer, so no kernel reads its slot.
-        let segment = unsafe { carrier.inner.register_held(start, bytes, holder) };
+        let segment = unsafe {
+            carrier
+                .inner
+                .register_held((start, bytes), Reach::Lent, holder)
+        };
         let slots = segment.is_within_reach_of_devices();
         Self {
             slots: slots.then(|| Arc::new(segment)),

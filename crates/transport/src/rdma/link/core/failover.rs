@@ -82,7 +82,10 @@ impl Core {
     /// Whether reports or messages are still outstanding because of a failed rail.
     pub(super) fn is_failing_over(&self) -> bool {
         let mut dead = self.dead.iter();
-        !self.missed.is_empty() || self.control.holds_back() || dead.any(Dead::needs_peer)
+        !self.missed.is_empty()
+            || self.has_lost_puts()
+            || self.control.holds_back()
+            || dead.any(Dead::needs_peer)
     }
 
     /// Takes a rail out of use.
@@ -118,7 +121,7 @@ impl Core {
                 return false;
             }
         };
-        let asked = self.last_asked(rail);
+        let asked = self.last_asked(rail).max(self.last_put(rail));
         let ended = self.drain(rail, &lost.queue, lost.ended, asked);
         // A destroyed queue pair does not write either.
         let pair = if ended.last >= asked {
@@ -130,6 +133,7 @@ impl Core {
             None
         };
         self.ask_again(rail, ended.well);
+        self.lose_puts(rail, ended.well);
         self.repeat_returns(lost.returns);
         self.dead.push(Dead {
             rail,
@@ -159,7 +163,8 @@ impl Core {
     }
 
     /// Processes everything that has arrived over a stopped rail, and waits up to [`FLUSH`] for the
-    /// request `awaited` to end: until then, the device may write what it reads.
+    /// request `awaited` to end: until then, the device may write what it reads, and read what it
+    /// puts.
     fn drain(
         &mut self,
         rail: usize,
@@ -218,6 +223,7 @@ impl Core {
             );
         }
         self.resend();
+        self.repeat_puts();
     }
 
     fn heed(&mut self, message: ControlMessage) {
@@ -262,6 +268,7 @@ impl Core {
         let rails = &mut self.rails;
         let missed = self.order.note_report(report, |load| unload(rails, load))?;
         self.missed.extend(missed);
+        self.free_puts(rail);
         let left: Vec<_> = self.rails().map(|rail| rail.name.clone()).collect();
         let Some(dead) = self.dead.iter_mut().find(|dead| dead.rail == rail) else {
             return Ok(());

@@ -23,9 +23,9 @@ const ONE_SLOT: Geometry = Geometry {
     slots: 1,
 };
 
-type End = (Tx, Rx);
+pub(super) type End = (Tx, Rx);
 
-fn ends(sides: &[Side; 2], geometry: Geometry) -> [End; 2] {
+pub(super) fn ends(sides: &[Side; 2], geometry: Geometry) -> [End; 2] {
     connected(sides, geometry).map(|end| {
         let (tx, rx, _) = end.unwrap();
         (tx, rx)
@@ -43,18 +43,18 @@ fn rails(arguments: &[&str]) {
 }
 
 /// Both ends' ports, if the first rail's cable can be cut.
-fn severable(rails: usize) -> Option<[Side; 2]> {
+pub(super) fn severable(rails: usize) -> Option<[Side; 2]> {
     (!is_on_ports() || has(Need::Cables)).then(|| sides(rails))
 }
 
 /// The first rail's cable carries nothing, until this is dropped. (Taking a port down while
 /// something is being sent can stall the emulated kernel, Linux 6.1, for a minute.)
-struct Cut {
+pub(super) struct Cut {
     _impaired: Option<Impaired>,
 }
 
 impl Cut {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         if !is_on_ports() {
             testing::cut(0, true);
         }

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::*;
-use crate::rdma::{RegisteredMemory, Registration, Registry};
+use crate::rdma::{Reach, RegisteredMemory, Registration, Registry};
 use crate::{Borrowing, Lending, Lends};
 
 pub(super) const BYTES: usize = 64 << 10;
@@ -27,7 +27,8 @@ impl Lot {
         // Each test waits for its loans in both directions, or deregisters the memory, before it
         // uses the memory for anything else.
         let registration =
-            unsafe { registry.register(RegisteredMemory::Host { start, bytes }) }.unwrap();
+            unsafe { registry.register(RegisteredMemory::Host { start, bytes }, Reach::Lent) }
+                .unwrap();
         Self {
             registration,
             memory,
