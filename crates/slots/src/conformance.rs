@@ -8,6 +8,7 @@ use spark_ccl_testing::scramble;
 
 use crate::delayed::Delayed;
 use crate::layout::{HEAD, LINE, RECORD};
+use crate::linked::tests::devices::{over_devices, over_one_device};
 use crate::linked::tests::{over_memory, over_sockets};
 use crate::{Carrier, Copying, Counter, Error, Memory, PostBox, Proxy, Record, Shape, Slot};
 
@@ -101,7 +102,14 @@ fn pair(
     })
 }
 
-const MAKES: [Make; 4] = [copying, delayed, over_memory, over_sockets];
+const MAKES: [Make; 6] = [
+    copying,
+    delayed,
+    over_memory,
+    over_sockets,
+    over_one_device,
+    over_devices,
+];
 
 /// The expected word at a place of a slot's payload.
 fn word_of(slot: Slot, place: usize) -> u64 {
@@ -141,8 +149,9 @@ fn publish(outbox: &PostBox, slot: Slot) {
 }
 
 /// Many slots of several lanes, both ways at once. Kernels fill a slot again as soon as it is sent,
-/// and consume slots in their order, in which they need not arrive.
-fn pass_many(make: Make, depth: usize, seed: u64) {
+/// and consume slots in their order, in which they need not arrive. Meanwhile this thread does
+/// something else.
+pub(crate) fn pass_many(make: Make, depth: usize, seed: u64, meanwhile: impl FnOnce()) {
     const LANES: usize = 3;
     const SLOTS: u64 = 60;
     let shape = Shape::new(LANES, depth, 1024).unwrap();
@@ -192,6 +201,7 @@ fn pass_many(make: Make, depth: usize, seed: u64) {
                 }
             });
         }
+        meanwhile();
     });
 }
 
@@ -199,7 +209,7 @@ fn pass_many(make: Make, depth: usize, seed: u64) {
 fn slots_arrive_whole_and_sources_are_free_when_they_are_said_to_be() {
     for make in MAKES {
         for depth in [1, 2, 5] {
-            pass_many(make, depth, depth as u64);
+            pass_many(make, depth, depth as u64, || {});
         }
     }
 }

@@ -1,5 +1,10 @@
 //! A carrier over a link. A slot is the messages of a credit, its record and its payload, one after
 //! the other; a credit with which no slot goes is a message of its own. The link keeps their order.
+//!
+//! A link over RDMA puts slots, except for those of packets, straight into the peer's inbox, once
+//! the peer has said by its first message where that is: the same bytes, and then the slot's flag.
+//! The peer's processor has no part in it. This carrier looks into the inbox to learn what has
+//! come.
 
 mod heard;
 mod incoming;
@@ -52,9 +57,10 @@ impl Linked {
                 payload: shape.payload(),
             });
         }
+        let outgoing = Outgoing::new(tx, part, outbox, &inbox);
         Ok(Self {
-            outgoing: Outgoing::new(tx, part, outbox),
-            incoming: Incoming::new(rx, part, inbox),
+            incoming: Incoming::new(rx, part, inbox, outgoing.opens()),
+            outgoing,
             may_post: Box::new(|| true),
             failed: None,
         })
@@ -99,7 +105,12 @@ impl Linked {
             return Err(error.clone());
         }
         self.outgoing.advance();
-        let ended = match self.incoming.advance() {
+        let advanced = self.incoming.advance();
+        let opened = match self.incoming.take_opening() {
+            Some(told) => self.outgoing.hear_opening(&told),
+            None => Ok(()),
+        };
+        let ended = match opened.and(advanced) {
             Ok(true) => return Ok(()),
             Ok(false) => self.outgoing.ended().cloned(),
             Err(error) => Some(error),
@@ -114,9 +125,10 @@ impl Carrier for Linked {
         if !(self.may_post)() {
             return Ok(false);
         }
+        self.incoming.look_at(slot.lane);
         // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
-        // returned it, which is after the link has taken all of it: the caller of this `post` has
-        // promised both.
+        // returned it, which is after the link has taken all of it, or the put has ended: the
+        // caller of this `post` has promised both.
         Ok(unsafe { self.outgoing.post(slot, payload, consumed) })
     }
 
@@ -131,6 +143,7 @@ impl Carrier for Linked {
     }
 
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
+        self.incoming.look_at(lane);
         Ok(self.outgoing.give_credit(lane, total))
     }
 

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(not(all(test, loom)))]
+use spark_ccl_transport::PutPart;
+
 use crate::layout::{CREDIT, FLAG, HEAD, RECORD};
 use crate::{Counter, Error, Record, Shape, Slot};
 
@@ -102,6 +105,32 @@ impl PostBox {
         // long as the box. Nobody writes them as long as the result is borrowed (this function's
         // contract).
         unsafe { std::slice::from_raw_parts(start, bytes) }
+    }
+
+    /// The start and length of the memory of all slots, without counters and packets.
+    #[cfg(not(all(test, loom)))]
+    pub fn slots(&self) -> (*mut u8, usize) {
+        let (start, end) = (self.shape.slots(), self.shape.packets());
+        (self.bytes(start), end - start)
+    }
+
+    /// How a filled slot is put into the [slots](Self::slots) of an inbox of the same shape: first
+    /// credit, record and payload, then the flag, which this sets in the outbox for that.
+    #[cfg(not(all(test, loom)))]
+    pub(crate) fn parts(&self, slot: Slot, payload: usize) -> [PutPart; 2] {
+        // Relaxed: the device reads it once this thread has posted the put.
+        self.flag(slot).store(slot.number, Ordering::Relaxed);
+        let part = |offset: usize, bytes: usize| {
+            let place = self.shape.slot(slot) + offset;
+            PutPart {
+                from: self.bytes(place).addr() as u64,
+                bytes: bytes as u32,
+                range: 0,
+                at: (place - self.shape.slots()) as u64,
+            }
+        };
+        let (_, bytes) = self.contents(slot, payload);
+        [part(CREDIT, bytes), part(FLAG, size_of::<u64>())]
     }
 
     /// The room for credit, record and payload of a slot that comes from the peer.

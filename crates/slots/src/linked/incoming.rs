@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use spark_ccl_transport::rdma::device_fence;
 use spark_ccl_transport::{Direct, LinkRx};
 
 use super::heard::Heard;
@@ -30,6 +31,10 @@ pub(super) struct Incoming {
     begun: Vec<u64>,
     credits: Vec<u64>,
     heard: Option<Heard>,
+    /// Whether the peer may put slots into the inbox.
+    is_open: bool,
+    /// What the peer has said of its own inbox.
+    opening: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy)]
@@ -42,7 +47,7 @@ struct Coming {
 }
 
 impl Incoming {
-    pub(super) fn new(rx: Box<dyn LinkRx>, part: usize, inbox: PostBox) -> Self {
+    pub(super) fn new(rx: Box<dyn LinkRx>, part: usize, inbox: PostBox, is_open: bool) -> Self {
         let lanes = inbox.shape().lanes();
         Self {
             rx,
@@ -54,7 +59,14 @@ impl Incoming {
             begun: vec![0; lanes],
             credits: vec![0; lanes],
             heard: None,
+            is_open,
+            opening: None,
         }
+    }
+
+    /// What the peer needs to be given back to put slots into its inbox, once it has said so.
+    pub(super) fn take_opening(&mut self) -> Option<Vec<u8>> {
+        self.opening.take()
     }
 
     pub(super) fn heard(&self) -> Option<Heard> {
@@ -78,6 +90,51 @@ impl Incoming {
 
     /// Takes what has come. Returns whether that was anything.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
+        let has_seen = self.look_at_all();
+        let taken = self.take_messages();
+        // What was put before the link has ended is there by now.
+        let has_seen = has_seen | (taken.is_err() && self.look_at_all());
+        if has_seen { Ok(true) } else { taken }
+    }
+
+    /// Notes which slots were put into the inbox. Returns whether there were any.
+    fn look_at_all(&mut self) -> bool {
+        let lanes = 0..self.begun.len();
+        lanes.fold(false, |seen, lane| self.look_at(lane) | seen)
+    }
+
+    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. To be
+    /// called before the peer learns that they were consumed: it may then put others there.
+    pub(super) fn look_at(&mut self, lane: usize) -> bool {
+        let mut has_seen = false;
+        while self.is_open {
+            let number = self.begun[lane] + 1;
+            let slot = Slot { lane, number };
+            // Acquire, and the fence for what a device writes, pair with the order of the writes of
+            // a put: the flag is the last one.
+            if self.inbox.flag(slot).load(Ordering::Acquire) != number {
+                break;
+            }
+            device_fence();
+            self.begun[lane] = number;
+            self.note(slot);
+            has_seen = true;
+        }
+        has_seen
+    }
+
+    /// Notes the credit and the record of a slot that has come.
+    fn note(&mut self, slot: Slot) {
+        // Relaxed: this thread has written the credit itself, or acquired the slot's flag.
+        let credit = self.inbox.credit_with(slot).load(Ordering::Relaxed);
+        let known = &mut self.credits[slot.lane];
+        *known = credit.max(*known);
+        if slot.lane == 0 {
+            self.hear(slot.number, false, self.inbox.record(slot));
+        }
+    }
+
+    fn take_messages(&mut self) -> Result<bool, Error> {
         for taken in 0..AT_A_TIME {
             let goes_on = match self.coming {
                 Some(coming) => self.take(coming)?,
@@ -100,6 +157,7 @@ impl Incoming {
                 self.hear_credit(lane, total)?;
                 self.pass()?;
             }
+            Tag::Opening { bytes } => return self.take_opening_of(bytes, tag),
             Tag::Slot { slot, payload } => {
                 let slot = match slot.lane {
                     MOST_LANES => self.next_of_packets(slot, payload)?,
@@ -114,6 +172,21 @@ impl Incoming {
             }
         }
         Ok(true)
+    }
+
+    /// Takes the peer's opening. Returns whether it has come.
+    fn take_opening_of(&mut self, bytes: u64, tag: u64) -> Result<bool, Error> {
+        if bytes > self.part as u64 {
+            return Err(Error::Violation {
+                problem: format!("the peer opens its inbox by {bytes} bytes"),
+            });
+        }
+        self.bytes.resize(bytes as usize, 0);
+        let has_come = receive(&mut *self.rx, &mut self.bytes, tag)?;
+        if has_come {
+            self.opening = Some(std::mem::take(&mut self.bytes));
+        }
+        Ok(has_come)
     }
 
     /// Skips a message that consists of its tag alone.
@@ -202,13 +275,8 @@ impl Incoming {
         match slot.lane {
             _ if self.coming.is_some() => {}
             MOST_LANES => self.put_packets(slot.number)?,
-            lane => {
-                // Relaxed: this thread has written the credit itself.
-                let credit = self.inbox.credit_with(slot).load(Ordering::Relaxed);
-                self.hear_credit(lane, credit)?;
-                if lane == 0 {
-                    self.hear(slot.number, false, self.inbox.record(slot));
-                }
+            _ => {
+                self.note(slot);
                 self.inbox.set_flag(slot);
             }
         }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
+use spark_ccl_transport::rdma::device_fence;
 use spark_ccl_transport::{Direct, LinkTx};
 
 use super::tag::{MOST_LANES, Tag};
@@ -15,6 +16,11 @@ pub(super) struct Outgoing {
     outbox: PostBox,
     /// The most bytes of a message.
     part: usize,
+    way: Way,
+    /// What the peer needs to put slots into this rank's inbox, until the link has taken it.
+    opening: Option<Vec<u8>>,
+    /// The puts under way, each with its slot.
+    puts: Vec<(u64, Slot)>,
     /// A slot that the link has taken in part.
     going: Option<Going>,
     /// The bytes of the last slot of packets.
@@ -24,6 +30,17 @@ pub(super) struct Outgoing {
     ended: Option<Error>,
 }
 
+/// How slots go, except for those of packets.
+#[derive(PartialEq, Eq)]
+enum Way {
+    /// As messages.
+    Messages,
+    /// The peer has not said where its inbox is.
+    Unknown,
+    /// They are put into the peer's inbox.
+    Puts,
+}
+
 struct Going {
     slot: Slot,
     payload: usize,
@@ -31,11 +48,24 @@ struct Going {
 }
 
 impl Outgoing {
-    pub(super) fn new(tx: Box<dyn LinkTx>, part: usize, outbox: PostBox) -> Self {
+    /// Slots are put where the link can do that, and `inbox` is where the peer may put its own.
+    pub(super) fn new(tx: Box<dyn LinkTx>, part: usize, outbox: PostBox, inbox: &PostBox) -> Self {
+        let (start, bytes) = inbox.slots();
+        let mut opening = tx.opening(&[(start.addr() as u64, bytes)]);
+        if let Some(told) = opening.as_mut().filter(|told| told.len() > part) {
+            told.clear();
+        }
+        let way = match &opening {
+            Some(_) => Way::Unknown,
+            None => Way::Messages,
+        };
         Self {
             tx,
             outbox,
             part,
+            way,
+            opening,
+            puts: Vec::new(),
             going: None,
             packets: Vec::new(),
             completed: VecDeque::new(),
@@ -43,12 +73,38 @@ impl Outgoing {
         }
     }
 
-    /// Begins with a slot, if none is going.
+    /// Whether the peer may put slots into this rank's inbox.
+    pub(super) fn opens(&self) -> bool {
+        self.opening.as_ref().is_some_and(|told| !told.is_empty())
+    }
+
+    /// Whether slots are put into the peer's inbox.
+    #[cfg(test)]
+    pub(super) fn puts(&self) -> bool {
+        self.way == Way::Puts
+    }
+
+    /// Takes what the peer has said of its inbox: nothing, if it takes no puts.
+    pub(super) fn hear_opening(&mut self, told: &[u8]) -> Result<(), Error> {
+        self.way = Way::Messages;
+        if !told.is_empty() {
+            self.tx.take_opening(told)?;
+            self.way = Way::Puts;
+        }
+        Ok(())
+    }
+
+    /// Begins with a slot, if there is room: for a message, if no other one is going.
     ///
     /// # Safety
     /// The slot was published, and is not written before it has completed.
     pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
-        let may_go = self.going.is_none();
+        if self.way == Way::Puts {
+            // SAFETY: the slot was published, and is not written before it has completed: this
+            // function requires that.
+            return unsafe { self.put(slot, payload, consumed) };
+        }
+        let may_go = self.going.is_none() && self.way == Way::Messages;
         if may_go {
             // Relaxed: this thread itself reads it to send it.
             let credit = self.outbox.credit_with(slot);
@@ -62,6 +118,37 @@ impl Outgoing {
             self.advance();
         }
         may_go
+    }
+
+    /// Puts a slot into the peer's inbox, if the link has room for that.
+    ///
+    /// # Safety
+    /// The slot was published, and is not written before it has completed.
+    unsafe fn put(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
+        if self.ended.is_some() {
+            return false;
+        }
+        // Relaxed: the device reads it once this thread has posted the put.
+        let credit = self.outbox.credit_with(slot);
+        credit.store(consumed, Ordering::Relaxed);
+        let parts = self.outbox.parts(slot, payload);
+        // The proxy has acquired the kernel's counter before this; here the order holds for the
+        // device, too, which reads what the kernel has written.
+        device_fence();
+        // SAFETY: the parts are the slot's, which is not written before it has completed, as this
+        // function requires: that is after the put has ended. Without that, the slot's memory is
+        // kept until it was deregistered (contract of `Registry::register`).
+        match unsafe { self.tx.put(&parts) } {
+            Ok(None) => false,
+            Ok(Some(number)) => {
+                self.puts.push((number, slot));
+                true
+            }
+            Err(error) => {
+                self.ended = Some(error.into());
+                false
+            }
+        }
     }
 
     /// Begins with a slot of packets, if none is going.
@@ -98,11 +185,18 @@ impl Outgoing {
     }
 
     pub(super) fn completed(&mut self) -> Option<Slot> {
+        while !self.puts.is_empty()
+            && let Some(ended) = self.tx.ended_put()
+        {
+            let place = self.puts.iter().position(|(number, _)| *number == ended);
+            self.completed
+                .extend(place.map(|place| self.puts.swap_remove(place).1));
+        }
         self.completed.pop_front()
     }
 
     pub(super) fn is_flushed(&self) -> bool {
-        self.going.is_none() && !self.tx.holds_back()
+        self.going.is_none() && self.opening.is_none() && !self.tx.holds_back()
     }
 
     /// Gives a credit alone. Not while a slot is going: the link may have taken a part of its
@@ -114,7 +208,7 @@ impl Outgoing {
     /// Sends a message that consists of its tag alone, if no slot is going and the link takes it
     /// now.
     fn send_tag(&mut self, tag: Tag) -> bool {
-        if self.going.is_some() || self.ended.is_some() {
+        if self.going.is_some() || self.opening.is_some() || self.ended.is_some() {
             return false;
         }
         send(&mut *self.tx, &[], tag.word()).unwrap_or_else(|error| {
@@ -133,6 +227,13 @@ impl Outgoing {
     fn push(&mut self) -> Result<(), Error> {
         if self.tx.holds_back() {
             self.tx.flush()?;
+        }
+        if let Some(told) = &self.opening {
+            let bytes = told.len() as u64;
+            if !send(&mut *self.tx, told, Tag::Opening { bytes }.word())? {
+                return Ok(());
+            }
+            self.opening = None;
         }
         let Some(Going {
             slot,

@@ -11,7 +11,7 @@ const LOW: u64 = (1 << BYTES_AT) - 1;
 const TOTAL: u64 = (1 << LANE_AT) - 1;
 
 /// The most lanes, and the most bytes of a payload. The number behind the last lane's stands for
-/// slots of packets.
+/// slots of packets, and in the tag of a credit for an opening.
 pub(super) const MOST_LANES: usize = (1 << (63 - LANE_AT)) - 1;
 pub(super) const MOST_BYTES: usize = LOW as usize;
 
@@ -23,6 +23,8 @@ pub(super) enum Tag {
     Slot { slot: Slot, payload: usize },
     /// The total of consumed slots of a lane.
     Credit { lane: usize, total: u64 },
+    /// What the peer needs to put slots into this rank's inbox, of this many bytes.
+    Opening { bytes: u64 },
 }
 
 impl Tag {
@@ -33,6 +35,7 @@ impl Tag {
                 (lane as u64) << LANE_AT | (payload as u64) << BYTES_AT | number & LOW
             }
             Self::Credit { lane, total } => CREDIT | (lane as u64) << LANE_AT | total & TOTAL,
+            Self::Opening { bytes } => CREDIT | (MOST_LANES as u64) << LANE_AT | bytes & TOTAL,
         }
     }
 
@@ -45,7 +48,10 @@ impl Tag {
         let lane = ((word & !CREDIT) >> LANE_AT) as usize;
         if word & CREDIT != 0 {
             let total = word & TOTAL;
-            return Self::Credit { lane, total };
+            return match lane {
+                MOST_LANES => Self::Opening { bytes: total },
+                _ => Self::Credit { lane, total },
+            };
         }
         let number = word & LOW;
         Self::Slot {
@@ -71,5 +77,7 @@ mod tests {
         let total = TOTAL;
         let credit = Tag::Credit { lane, total };
         assert_eq!(Tag::of(credit.word()), credit);
+        let opening = Tag::Opening { bytes: 20 };
+        assert_eq!(Tag::of(opening.word()), opening);
     }
 }

@@ -1,3 +1,5 @@
+pub(crate) mod devices;
+
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,7 +199,7 @@ fn a_slot_for_which_there_is_no_room_is_an_error() {
 
 #[test]
 fn what_a_peer_has_sent_before_it_left_arrives() {
-    for make in [over_memory, over_sockets] {
+    for make in [over_memory, over_sockets, devices::over_devices] {
         let [mut from, to] = make(shape(), &Arc::default());
         for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
             // SAFETY: nothing writes the slot, and each place at the peer is used once.

@@ -7,6 +7,7 @@ use super::buffers::Call;
 use super::world::{LANES, World};
 use crate::Form;
 use crate::conformance::{Make, copying, delayed};
+use crate::linked::tests::devices::over_devices;
 use crate::linked::tests::{over_memory, over_sockets};
 use crate::route::OPERATIONS;
 
@@ -100,6 +101,7 @@ fn short_calls_go_by_packets() {
         (copying, 2, 600),
         (over_memory, 2, 700),
         (over_sockets, 3, 800),
+        (over_devices, 3, 820),
         (over_memory, 4, 900),
     ] {
         let mut world = World::new(make, Form::Shared, (ranks, 2, Form::Shared.depth(2)));
@@ -127,6 +129,7 @@ fn links_carry_them() {
     for (make, ranks) in [
         (over_memory as Make, 2),
         (over_sockets, 2),
+        (over_devices, 2),
         (over_sockets, 3),
         (over_memory, 4),
     ] {

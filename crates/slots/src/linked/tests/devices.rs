@@ -1,0 +1,209 @@
+//! Slots that are put into the peer's inbox by fake RDMA devices, which move bytes late and in any
+//! order.
+
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use spark_ccl_config::{Env, Settings};
+use spark_ccl_testing::seed;
+use spark_ccl_transport::rdma::link::{self, Nics, Wait};
+use spark_ccl_transport::rdma::{Reach, RegisteredMemory, Registration, Registry};
+use spark_ccl_verbs::testing;
+
+use super::*;
+use crate::conformance::pass_many;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A carrier, and what keeps its boxes registered.
+struct OverDevices {
+    // Dropped before the registrations, and these before the memory.
+    linked: Linked,
+    _registered: [Registration; 2],
+    boxes: [PostBox; 2],
+}
+
+impl Carrier for OverDevices {
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
+        // SAFETY: the slot was published, and is not written before it has completed; the peer has
+        // consumed the slot before it: this function's caller promises all that `post` requires.
+        unsafe { self.linked.post(slot, payload, consumed) }
+    }
+    fn completed(&mut self) -> Result<Option<Slot>, Error> {
+        self.linked.completed()
+    }
+    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
+        self.linked.give_credit(lane, total)
+    }
+    fn credit(&mut self, lane: usize) -> u64 {
+        self.linked.credit(lane)
+    }
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error> {
+        self.linked.post_packets(number, words)
+    }
+    fn health(&mut self) -> Result<(), Error> {
+        self.linked.health()
+    }
+}
+
+fn register(registry: &Arc<Registry>, of: &PostBox, reach: Reach) -> Registration {
+    let (start, bytes) = of.slots();
+    let start = NonNull::new(start).unwrap();
+    // SAFETY: `OverDevices` keeps the box until the registration has ended. Peers write only slots
+    // that were consumed, which nothing uses before their flags are set.
+    unsafe { registry.register(RegisteredMemory::Host { start, bytes }, reach) }.unwrap()
+}
+
+/// Both ends of links over this many rails.
+fn links(rails: usize) -> [(Halves, Arc<Registry>); 2] {
+    let names = ["=loop0", "=loop0,loop1"][rails - 1];
+    let env = Env::from_pairs([("NCCL_IB_HCA", names)]);
+    let settings = &Settings::from_env(&env).unwrap().rdma;
+    let nics = [(); 2].map(|()| Nics::of(testing::network(seed()), settings).unwrap());
+    let ends: [_; 2] = UnixStream::pair().unwrap().into();
+    let wait = || Wait {
+        deadline: Instant::now() + PATIENCE,
+        go_on: &|| true,
+    };
+    let made = std::thread::scope(|scope| {
+        let threads = [0, 1].map(|rank| {
+            let (nics, end) = (&nics[rank], ends[rank].try_clone().unwrap());
+            scope.spawn(move || {
+                let stream = Unshared::new(end.into());
+                link::connect(nics, settings, stream, SMALL, rank == 0, wait()).unwrap()
+            })
+        });
+        threads.map(|thread| thread.join().unwrap())
+    });
+    let mut nics = nics.iter();
+    made.map(|(tx, rx, names)| {
+        assert_eq!(names.len(), rails);
+        let registry = Arc::clone(nics.next().unwrap().registry());
+        ((Box::new(tx) as _, Box::new(rx) as _), registry)
+    })
+}
+
+/// Both ends, once each knows the other's inbox.
+fn ends(shape: Shape, rails: usize) -> [PairEnd; 2] {
+    let mut carriers = links(rails).map(|(halves, registry)| {
+        let boxes = [plain(shape), plain(shape)];
+        let reaches = [(0, Reach::Source), (1, Reach::Target)];
+        let registered = reaches.map(|(place, reach)| register(&registry, &boxes[place], reach));
+        let [outbox, inbox] = boxes.clone();
+        OverDevices {
+            linked: carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap(),
+            _registered: registered,
+            boxes,
+        }
+    });
+    while !carriers.iter().all(|end| end.linked.outgoing.puts()) {
+        for end in &mut carriers {
+            assert_eq!(end.completed(), Ok(None));
+        }
+    }
+    carriers.map(|carrier| {
+        let [outbox, inbox] = carrier.boxes.clone();
+        PairEnd {
+            outbox,
+            inbox,
+            carrier: Box::new(carrier),
+        }
+    })
+}
+
+/// By puts over one rail.
+pub(crate) fn over_one_device(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
+    ends(shape, 1)
+}
+
+/// By puts over two rails.
+pub(crate) fn over_devices(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
+    ends(shape, 2)
+}
+
+#[test]
+fn slots_arrive_whole_while_a_rail_fails_and_its_late_writes_arrive() {
+    for depth in [1, 3] {
+        pass_many(over_devices, depth, depth as u64, || {
+            testing::cut(0, true);
+            // Until the device has given up.
+            std::thread::sleep(Duration::from_millis(500));
+            testing::cut(0, false);
+        });
+        testing::settle();
+    }
+}
+
+#[test]
+fn a_link_without_rails_ends_with_the_name_of_the_last() {
+    let [end, _other] = over_one_device(shape(), &Arc::default());
+    let outbox = end.outbox.clone();
+    let mut proxy = Proxy::new(end.outbox, end.inbox, end.carrier, 0..2);
+    testing::cut(0, true);
+    fill(&outbox, Slot { lane: 0, number: 1 }, 8);
+    let published = outbox.counter(0, Counter::Published);
+    published.store(1, Ordering::Release);
+    let ended = loop {
+        if let Err(error) = proxy.turn() {
+            break error;
+        }
+    };
+    testing::cut(0, false);
+    assert!(ended.may_have_a_cause(), "{ended}");
+    assert!(ended.to_string().contains("loop0"), "{ended}");
+    assert_eq!(proxy.progress().next().unwrap().sent, 0);
+}
+
+/// Nobody at the receiver does anything: its device writes slot and flag.
+#[test]
+fn slots_arrive_without_the_receivers_processor() {
+    let [mut from, to] = over_devices(shape(), &Arc::default());
+    for number in 1..=2 {
+        let slot = Slot { lane: 1, number };
+        fill(&from.outbox, slot, 256);
+        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        assert!(unsafe { from.carrier.post(slot, 256, 0).unwrap() });
+        while !take(&to.inbox, slot) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The proxy learns from the inbox which slots have come, and of which call they are, also where
+/// all slots of a lane are consumed before it looks.
+#[test]
+fn a_carrier_knows_what_was_put_into_its_inbox() {
+    let [(from_halves, from_registry), (to_halves, to_registry)] = links(1);
+    let shape = Shape::new(1, 1, 128).unwrap();
+    let end = |halves, registry: &Arc<Registry>| {
+        let boxes = [plain(shape), plain(shape)];
+        let registered = [(0, Reach::Source), (1, Reach::Target)]
+            .map(|(place, reach)| register(registry, &boxes[place], reach));
+        let [outbox, inbox] = boxes.clone();
+        let linked = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap();
+        (linked, registered, boxes)
+    };
+    let (mut from, _from_registered, [outbox, _]) = end(from_halves, &from_registry);
+    let (mut to, _to_registered, [_, inbox]) = end(to_halves, &to_registry);
+    for number in 1..=5 {
+        let slot = Slot { lane: 0, number };
+        fill(&outbox, slot, 8);
+        // SAFETY: the slot is written again only after it has completed; the peer has consumed the
+        // one before it.
+        while !unsafe { from.post(slot, 8, number + 10).unwrap() } {
+            from.completed().unwrap();
+            to.completed().unwrap();
+        }
+        while !take(&inbox, slot) {
+            std::thread::yield_now();
+        }
+        // The kernel has consumed the slot: the credit goes before the carrier has looked.
+        while !to.give_credit(0, number).unwrap() {}
+        assert_eq!((to.come(0), to.credit(0)), (number, number + 10));
+        assert_eq!(to.heard().unwrap().record.call, outbox.record(slot).call);
+        let mut has_completed = false;
+        while !has_completed || from.credit(0) < number {
+            has_completed |= from.completed().unwrap().is_some();
+        }
+    }
+}
