@@ -371,6 +371,9 @@ fn only_what_is_faster_so_goes_through_slots() {
             let stream = stream_of(&comm);
             let (rank, ranks, len) = (comm.rank(), comm.size(), 20_000);
             let carrier = comm.links()[1 - rank].carrier;
+            let path = comm.device_path().unwrap();
+            let are_written = path.contains("RDMA devices write slots where");
+            assert_eq!(are_written, carrier == Carrier::Rdma, "{path}");
             for operation in [
                 Operation::AllReduce,
                 Operation::AllGather,
@@ -379,8 +382,8 @@ fn only_what_is_faster_so_goes_through_slots() {
             ] {
                 let said = comm.explain_device(operation, DType::U64, len).unwrap();
                 let is_through = said.contains("staged through slots, ");
-                // Over RDMA, devices read pieces where they lie.
-                let is_faster = operation != Operation::AllReduce && carrier != Carrier::Rdma;
+                // Over RDMA, GPUs reduce all, out of slots that devices write.
+                let is_faster = operation != Operation::AllReduce || carrier == Carrier::Rdma;
                 assert_eq!(is_through, is_faster, "{said}");
                 // Over links, each slot is a message.
                 let is_long = said.contains("pieces of up to 65536 bytes");

@@ -17,7 +17,7 @@ use super::measured::{layout, measured};
 use super::pass::exchange;
 use super::pinned::Pinned;
 use super::refused::refused;
-use super::staged::{BySlots, Staged};
+use super::staged::{BoxesOf, BySlots, OpenedBoxes, Staged};
 use super::transport::KernelTransport;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{
@@ -43,8 +43,8 @@ const ELSEWHERE: u8 = 4;
 /// How a rank's slots are used, as it tells the others: between ranks that share memory, or forced.
 const SHARED: u8 = 5;
 const FORCED: u8 = 6;
-/// Slots for packets only, as devices read pieces where they lie.
-const LENT: u8 = 7;
+/// Slots that RDMA devices put into the inboxes of peers.
+const PUT: u8 = 7;
 /// There are no slots.
 const NONE: u8 = 8;
 
@@ -127,6 +127,7 @@ fn join_through_host(
         }
         _ => None,
     };
+    let slots = slots.map(|made| opened(comm, made)).transpose()?;
     let staged = Staged::new(comm, stage, slots, pins)?;
     Ok((Attached::new(KernelTransport::Host(staged)), passed_over))
 }
@@ -151,6 +152,31 @@ fn slots_of_all(
     })
 }
 
+/// Lets RDMA devices put slots, where they can on all ranks; else slots carry packets only, unless
+/// the user asks for them. Collective.
+fn opened(comm: &Communicator, (slots, by_slots): (Arc<Slots>, BySlots)) -> Result<BoxesOf, Error> {
+    let boxes = match by_slots {
+        BySlots::Put | BySlots::All => if_all_have(comm, OpenedBoxes::new(&slots, comm))?,
+        _ => Err(String::new()),
+    };
+    let by_slots = match (&boxes, by_slots) {
+        (Err(why), BySlots::Put) => {
+            spark_ccl_log::info!(
+                "rank {}: calls of device memory go by pieces and packets, as RDMA devices cannot \
+                 write slots: {why}",
+                comm.rank()
+            );
+            BySlots::PacketsOnly
+        }
+        _ => by_slots,
+    };
+    Ok(BoxesOf {
+        slots,
+        by_slots,
+        opened: boxes.ok(),
+    })
+}
+
 /// Whether `alloc_device` gives memory of the host, for calls by way of the host. Collective.
 fn all_pin(comm: &Communicator) -> Result<bool, Error> {
     let settings = &comm.inner.world.settings;
@@ -169,7 +195,7 @@ fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usi
         _ if depth == 0 => NONE,
         GpuProtocol::Pieces => NONE,
         GpuProtocol::Slots => FORCED,
-        _ if comm.planner().over_rdma() && settings.path != Path::Safe => LENT,
+        _ if comm.planner().over_rdma() && settings.path != Path::Safe => PUT,
         _ if comm.planner().all_share_memory => SHARED,
         _ => ELSEWHERE,
     };
@@ -181,8 +207,8 @@ fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usi
     let depth = depths.into_iter().min().map_or(depth, usize::from);
     let by_slots = if all.contains(&FORCED) {
         BySlots::All
-    } else if all.contains(&LENT) {
-        return Ok(Some((BySlots::PacketsOnly, 1)));
+    } else if all.contains(&PUT) {
+        BySlots::Put
     } else if all.iter().all(|&said| said == SHARED) {
         BySlots::InMemory
     } else {

@@ -3,6 +3,7 @@
 //! that is itself the host's, it does the whole operation.
 
 mod exchange;
+mod opened;
 mod pool;
 mod proxy;
 mod proxy_queue;
@@ -11,6 +12,7 @@ mod proxy_work;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use opened::OpenedBoxes;
 pub(in crate::device) use pool::Pool;
 use pool::is_pinned;
 use proxy_queue::{ProxyQueue, Use};
@@ -34,8 +36,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Which calls go through slots, besides short ones by packets. The same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BySlots {
-    /// None: over RDMA, the receivers' devices read pieces where they lie, and slots are copied.
+    /// None: over RDMA, the receivers' devices read pieces where they lie, and would not write
+    /// slots.
     PacketsOnly,
+    /// All calls: RDMA devices write slots where the receivers' GPUs reduce them. By pieces, one
+    /// core reduces.
+    Put,
     /// The calls that are faster by slots over links.
     OverLinks,
     /// The calls that are faster by slots where ranks share memory.
@@ -59,6 +65,7 @@ impl BySlots {
                 _ => bytes >= faster_from,
             },
             Self::All => bytes >= Slots::FROM,
+            Self::Put => true,
             Self::PacketsOnly => false,
         }
     }
@@ -68,9 +75,17 @@ impl BySlots {
         let [in_memory, over_links] = Slots::LEAST;
         match self {
             Self::OverLinks | Self::PacketsOnly => over_links,
-            Self::InMemory | Self::All => in_memory,
+            Self::InMemory | Self::All | Self::Put => in_memory,
         }
     }
+}
+
+/// A rank's slots, and which calls go through them.
+pub(super) struct BoxesOf {
+    pub(super) slots: Arc<Slots>,
+    pub(super) by_slots: BySlots,
+    /// The boxes, if RDMA devices may put slots.
+    pub(super) opened: Option<OpenedBoxes>,
 }
 
 /// A rank's stage, and what passes its pieces and slots.
@@ -84,6 +99,8 @@ pub(in crate::device) struct Staged {
     host: Arc<HostEngine>,
     /// Whether pieces stay in their slots until a device of a receiver reads them.
     lends: bool,
+    /// Whether RDMA devices put slots into the peers' inboxes.
+    puts: bool,
     /// Makes the user's memory, if `alloc_device` gives memory of the host; `None` if it gives
     /// memory of the GPU.
     pool: Option<Pool>,
@@ -129,7 +146,7 @@ impl Staged {
     pub(super) fn new(
         comm: &Communicator,
         stage: Arc<Stage>,
-        slots: Option<(Arc<Slots>, BySlots)>,
+        boxes: Option<BoxesOf>,
         pins: bool,
     ) -> Result<Self, Error> {
         let carrier = comm.twin()?;
@@ -137,9 +154,12 @@ impl Staged {
         let queue = Arc::new(ProxyQueue::default());
         let parent = Arc::clone(&comm.inner.watch);
         let pool = pins.then(|| Pool::new(&carrier.inner));
+        let slots = boxes.as_ref();
+        let slots = slots.map(|boxes| (Arc::clone(&boxes.slots), boxes.by_slots));
+        let puts = boxes.as_ref().is_some_and(|boxes| boxes.opened.is_some());
         let work = ProxyWork::new(
             Arc::clone(&stage),
-            slots.as_ref().map(|(slots, _)| Arc::clone(slots)),
+            boxes.map(|boxes| (boxes.slots, boxes.opened)),
             Arc::clone(&queue),
             carrier,
             parent,
@@ -152,6 +172,7 @@ impl Staged {
             slots,
             host,
             lends,
+            puts,
             pool,
         })
     }
@@ -173,9 +194,14 @@ impl Staged {
             }
             None => "",
         };
+        let puts = if self.puts {
+            "; RDMA devices write slots where the receiver's GPU reads them"
+        } else {
+            ""
+        };
         format!(
             "staged through the host, up to {}, {} bytes of pinned memory, of which {in_slots} for \
-             slots{own}",
+             slots{puts}{own}",
             some(self.stage.ctas(u64::MAX), "CTA"),
             self.stage.pinned_bytes() + in_slots
         )

@@ -12,6 +12,7 @@ use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
 use spark_ccl_gpu::{Calls, Rung, Slots, Stage};
 use stall::Stall;
 
+use super::opened::OpenedBoxes;
 use crate::api::communicator::Communicator;
 use crate::task::names::describe;
 
@@ -27,7 +28,9 @@ pub(super) struct Others {
 /// The slots of one communicator.
 pub(super) struct Exchange {
     slots: Arc<Slots>,
+    /// Before the registration of the boxes, so dropped first: the links use these.
     peers: Vec<Peer>,
+    _opened: Option<OpenedBoxes>,
     /// How many calls have begun that do not go by slots, and how many by slots before the last of
     /// these.
     others: u64,
@@ -38,7 +41,12 @@ pub(super) struct Exchange {
 impl Exchange {
     /// A kernel of slots may follow a kernel of the stage that failed, or that a fault has ended.
     /// Its slots are computed from a result that is not there, so they are not posted.
-    pub(super) fn new(slots: &Arc<Slots>, stage: &Arc<Stage>, parent: &Arc<Watch>) -> Self {
+    /// Slots are put into the boxes of peers if these are `opened`.
+    pub(super) fn new(
+        (slots, opened): (Arc<Slots>, Option<OpenedBoxes>),
+        stage: &Arc<Stage>,
+        parent: &Arc<Watch>,
+    ) -> Self {
         let others = (0..slots.ranks()).filter_map(|rank| Some((rank, slots.boxes(rank)?)));
         let peers = others.map(|(rank, boxes)| {
             let (stage, parent) = (Arc::clone(stage), Arc::clone(parent));
@@ -50,7 +58,8 @@ impl Exchange {
         });
         Self {
             peers: peers.collect(),
-            slots: Arc::clone(slots),
+            _opened: opened,
+            slots,
             others: 0,
             before: 0,
             stall: Stall::new(),

@@ -17,6 +17,7 @@ use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Slots, Stage};
 
 use super::exchange::Exchange;
+use super::opened::OpenedBoxes;
 use super::proxy_queue::{ProxyQueue, Use};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
@@ -53,15 +54,14 @@ impl Drop for QueueUse {
 impl ProxyWork {
     pub(super) fn new(
         stage: Arc<Stage>,
-        slots: Option<Arc<Slots>>,
+        boxes: Option<(Arc<Slots>, Option<OpenedBoxes>)>,
         queue: Arc<ProxyQueue>,
         carrier: Communicator,
         parent: Arc<Watch>,
     ) -> Self {
+        let slots = boxes.as_ref().map(|(slots, _)| Arc::clone(slots));
         Self {
-            exchange: slots
-                .as_ref()
-                .map(|slots| Exchange::new(slots, &stage, &parent)),
+            exchange: boxes.map(|boxes| Exchange::new(boxes, &stage, &parent)),
             slots,
             memory: PieceMemory::new(&stage, &carrier),
             operations: Operations::new(&stage),
