@@ -116,14 +116,7 @@ pub struct Traits {
 pub fn traits(ordinal: usize) -> Result<Traits, Error> {
     use sys::CUdevice_attribute as Attribute;
 
-    open()?;
-    let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
-    let ask = |what| {
-        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver
-        // writes one number, to a variable of `get_attribute`.
-        let value = unsafe { result::device::get_attribute(device, what) };
-        checked("cuDeviceGetAttribute", ordinal, value)
-    };
+    let ask = attributes_of(ordinal)?;
     let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     // A driver that does not know the attribute makes no such claim.
@@ -132,6 +125,20 @@ pub fn traits(ordinal: usize) -> Result<Traits, Error> {
         capability: (major, minor),
         integrated: ask(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
         dma_buf: dma_buf != 0,
+    })
+}
+
+/// A function that asks for the attributes of a device, without a context.
+pub(crate) fn attributes_of(
+    ordinal: usize,
+) -> Result<impl Fn(sys::CUdevice_attribute) -> Result<i32, Error>, Error> {
+    open()?;
+    let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
+    Ok(move |what| {
+        // SAFETY: `device` is a device: the driver has just returned it by this number. The driver
+        // writes one number, to a variable of `get_attribute`.
+        let value = unsafe { result::device::get_attribute(device, what) };
+        checked("cuDeviceGetAttribute", ordinal, value)
     })
 }
 

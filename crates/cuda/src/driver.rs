@@ -64,6 +64,8 @@ pub enum Feature {
     Pools,
     /// Memory that is mapped, and exported to other processes.
     Mapping,
+    /// Memory of a GPU that is exported as a dma-buf, since CUDA 11.7.
+    DmaBuf,
     /// Memory of the host that the driver allocates, and that kernels reach.
     PinnedMemory,
     /// Memory of the host from elsewhere, which kernels reach once it is registered.
@@ -98,6 +100,7 @@ impl Feature {
                 "cuMemExportToShareableHandle",
                 "cuMemImportFromShareableHandle",
             ],
+            Self::DmaBuf => &["cuMemGetHandleForAddressRange"],
             Self::PinnedMemory => &[
                 "cuMemHostAlloc",
                 "cuMemFreeHost",

@@ -40,6 +40,19 @@ pub enum Error {
         /// CUDA's device ordinal.
         device: usize,
     },
+    /// Memory that cannot be exported as one dma-buf.
+    #[error(
+        "{bytes} bytes at {address:#x} are not in one allocation of device {device}, so they are \
+         not exported as a dma-buf"
+    )]
+    Range {
+        /// CUDA's device ordinal.
+        device: usize,
+        /// Where the memory begins.
+        address: u64,
+        /// How many bytes should be exported.
+        bytes: usize,
+    },
     /// A context that cannot be adopted.
     #[error("the context of device {device}: {problem}")]
     Context {

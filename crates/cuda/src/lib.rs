@@ -24,6 +24,7 @@ mod buffer;
 mod current;
 mod dependent;
 mod device;
+mod dma_buf;
 mod driver;
 mod error;
 mod event;
@@ -38,6 +39,7 @@ mod pack;
 mod peers;
 mod pointer;
 mod pool;
+mod rdma;
 mod recorded;
 mod set_aside;
 mod stream;
@@ -51,6 +53,7 @@ pub use device::{
     Device, Traits, adopt, bus_id, context, count, devices, generation, multiprocessors, name,
     traits,
 };
+pub use dma_buf::DmaBuf;
 pub use driver::{Feature, driver_version, open, require};
 pub use error::{Error, checked};
 pub use event::{elapsed_ms, record};
@@ -62,6 +65,7 @@ pub use memory::{DeviceBlock, PinnedWords};
 pub use peers::{Reach, reach_between, reach_of};
 pub use pointer::{bytes_from, device_of, is_device_only};
 pub use pool::share_default_pool;
+pub use rdma::{RdmaTraits, rdma_traits};
 pub use recorded::{EventPool, RecordedEvent};
 pub use set_aside::{
     check_set_aside, devices_with_memory_set_aside, free_set_aside, set_aside_bytes,

@@ -13,7 +13,7 @@ use crate::current::make_current;
 use crate::mapping::Mapping;
 use crate::set_aside::{Kind, Reusable, Unused};
 use crate::stream::{OwnStream, relaxed};
-use crate::{Error, Feature, checked, require};
+use crate::{DmaBuf, Error, Feature, checked, require};
 
 /// Memory of a device. The kernels of other GPUs can reach it, if the GPU is within
 /// [reach](crate::reach_of).
@@ -104,6 +104,16 @@ impl DeviceBlock {
             Memory::Mapped(mapping) => mapping.export(device),
             Memory::Allocated(_) => Err(Error::Export { device }),
         }
+    }
+
+    /// The first `bytes` bytes of the block as a dma-buf, by which RDMA devices register them. The
+    /// block must stay for as long as they are registered.
+    ///
+    /// # Errors
+    /// The block is shorter, the device or the driver exports no dma-bufs, or the driver fails.
+    pub fn dma_buf(&self, bytes: usize) -> Result<DmaBuf, Error> {
+        let device = make_current(&self.context)?;
+        DmaBuf::of(device, self.address(), bytes)
     }
 
     /// The block's address on its device.
@@ -292,6 +302,46 @@ mod tests {
         // SAFETY: `seen` is as long as the import, `BYTES`, and nothing writes that any more.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
+    }
+
+    #[test]
+    fn a_block_is_a_dma_buf_where_the_driver_exports_them() {
+        if !has(Need::Gpu) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let block = DeviceBlock::new(&context, 3 << 20).unwrap();
+        let traits = crate::rdma_traits(0).unwrap();
+        let exported = block.dma_buf((3 << 20) - 100);
+        if !(traits.dma_buf && traits.mapped) {
+            exported.unwrap_err();
+            return;
+        }
+        // Blocks begin at a page of the host.
+        assert_eq!(exported.unwrap().offset, 0);
+        let longer = block.dma_buf(1 << 30).unwrap_err().to_string();
+        assert!(longer.contains("1073741824 bytes at"), "{longer}");
+        assert!(longer.contains("not in one allocation"), "{longer}");
+    }
+
+    #[test]
+    fn a_fake_dma_buf_is_the_memory_of_its_block() {
+        use std::os::unix::fs::FileExt;
+
+        if !has(Need::FakeGpus) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let block = DeviceBlock::zeroed(&context, 1 << 20).unwrap();
+        let exported = block.dma_buf(1 << 20).unwrap();
+        let stream = OwnStream::new(&context).unwrap();
+        // SAFETY: the block is longer, and nothing else uses it.
+        unsafe { stream.write(block.address() + 4096, &[7_u64, 8]).unwrap() };
+        let file = std::fs::File::from(exported.descriptor);
+        let mut seen = [0; 16];
+        file.read_exact_at(&mut seen, exported.offset + 4096)
+            .unwrap();
+        assert_eq!(seen, [7_u64, 8].map(u64::to_ne_bytes).concat()[..]);
     }
 
     #[test]

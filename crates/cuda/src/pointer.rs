@@ -1,5 +1,7 @@
 //! Looks addresses up in the driver: in which device's memory they are, and where that memory ends.
 
+use std::ops::Range;
+
 use cudarc::driver::{CudaContext, sys};
 
 use crate::current::make_current;
@@ -66,17 +68,17 @@ pub fn bytes_from(context: &CudaContext, address: u64, bytes: u64) -> Result<u64
         if end > address && device_of(context, end)? != Some(context.ordinal()) {
             break;
         }
-        match end_of_range(context.ordinal(), end)? {
-            Some(next) if next > end => end = next,
+        match range_of(context.ordinal(), end)? {
+            Some(range) if range.end > end => end = range.end,
             _ => break,
         }
     }
     Ok(bytes.min(end - address))
 }
 
-/// The end of the allocation, or of the single mapping, that an address is in. The attribute
+/// The allocation, or the single mapping, that an address is in. The attribute
 /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE` would not do: for mapped memory it tells how much is reserved.
-fn end_of_range(device: usize, address: u64) -> Result<Option<u64>, Error> {
+pub(crate) fn range_of(device: usize, address: u64) -> Result<Option<Range<u64>>, Error> {
     let (mut start, mut bytes) = (0, 0);
     // SAFETY: the driver writes one address, to `start`, and one number, to `bytes`. The driver
     // only looks the address up.
@@ -84,6 +86,6 @@ fn end_of_range(device: usize, address: u64) -> Result<Option<u64>, Error> {
     match status {
         sys::CUresult::CUDA_ERROR_NOT_FOUND | sys::CUresult::CUDA_ERROR_INVALID_VALUE => Ok(None),
         status => checked("cuMemGetAddressRange", device, status.result())
-            .map(|()| start.checked_add(bytes as u64)),
+            .map(|()| start.checked_add(bytes as u64).map(|end| start..end)),
     }
 }

@@ -77,6 +77,30 @@ impl ProtectionDomain {
         Ok(MemoryRegion::made(self, raw, (iova, bytes, access)))
     }
 
+    /// Whether the device's driver registers dma-bufs: asks it to register none.
+    ///
+    /// # Errors
+    ///
+    /// libibverbs is too old, or the driver says neither.
+    pub fn takes_dmabufs(&self) -> Result<bool, Error> {
+        const NO_DESCRIPTOR: i32 = -1;
+        let register = self.context().api().ibv_reg_dmabuf_mr()?;
+        // SAFETY: `self` keeps the protection domain alive. Without a descriptor and without
+        // length, no memory is registered.
+        let raw = unsafe { register(self.raw(), 0, 0, 0, NO_DESCRIPTOR, 0) };
+        if let Some(raw) = NonNull::new(raw) {
+            drop(MemoryRegion::made(self, raw, (0, 0, Access::empty())));
+            return Ok(true);
+        }
+        let subject = || self.context().name().to_owned();
+        let error = failed("ibv_reg_dmabuf_mr", subject(), hints::dmabuf);
+        match error.errno() {
+            Some(libc::EBADF) => Ok(true),
+            Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS) => Ok(false),
+            _ => Err(error),
+        }
+    }
+
     /// Registers `bytes` bytes of a dma-buf, from `offset` on. A dma-buf may be memory of a GPU. In
     /// local and remote work requests, the region's addresses start at `iova`, which must equal
     /// `offset` modulo the page size.

@@ -206,14 +206,24 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
         CAPABILITY_MINOR,
         VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED = 102,
         HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+        GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
         MEMORY_POOLS_SUPPORTED = 115,
+        GPU_DIRECT_RDMA_SUPPORTED,
+        GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
+        GPU_DIRECT_RDMA_WRITES_ORDERING,
+        DMA_BUF_SUPPORTED = 124,
     };
     switch (attribute) {
     case CAPABILITY_MAJOR: return *value = generation, SUCCESS;
     case CAPABILITY_MINOR: return *value = generation == 8 ? 6 : 0, SUCCESS;
     case VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED:
     case HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case MEMORY_POOLS_SUPPORTED: return *value = 1, SUCCESS;
+    case MEMORY_POOLS_SUPPORTED:
+    case GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
+    case GPU_DIRECT_RDMA_SUPPORTED:
+    case GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
+    case DMA_BUF_SUPPORTED: return *value = 1, SUCCESS;
+    case GPU_DIRECT_RDMA_WRITES_ORDERING: return *value = generation < 9 ? 0 : 100, SUCCESS;
     default: return *value = 0, SUCCESS;
     }
 }

@@ -13,10 +13,21 @@ struct Created {
     int device;
     int file;
     size_t bytes;
+    // Made for RDMA devices.
+    bool direct;
+};
+
+// The part of `CUmemAllocationProp` that is looked at.
+struct Properties {
+    char before[25];
+    unsigned char direct;
 };
 
 // By handle.
 std::map<uint64_t, Created> &created = *new std::map<uint64_t, Created>;
+
+// The handles of what is mapped, by address.
+std::map<uint64_t, uint64_t> &mapped = *new std::map<uint64_t, uint64_t>;
 
 uint64_t add(Created memory) {
     static uint64_t last = 0;
@@ -37,14 +48,14 @@ extern "C" {
 
 int cuMemGetAllocationGranularity(size_t *step, const void *, int) { return *step = PAGE, SUCCESS; }
 
-int cuMemCreate(uint64_t *handle, size_t bytes, const void *, unsigned long long) {
+int cuMemCreate(uint64_t *handle, size_t bytes, const Properties *properties, unsigned long long) {
     Guard guard(everything);
     if (int said = unsafe_in_captures()) return said;
     if (bytes % PAGE) return INVALID_VALUE;
     if (!fits(bytes)) return OUT_OF_MEMORY;
     int file = memfd_create("device memory", MFD_CLOEXEC);
     if (file < 0 || ftruncate(file, static_cast<off_t>(bytes))) return OUT_OF_MEMORY;
-    *handle = add({current, file, bytes});
+    *handle = add({current, file, bytes, properties->direct != 0});
     return SUCCESS;
 }
 int cuMemRelease(uint64_t handle) {
@@ -73,8 +84,8 @@ int cuMemMap(uint64_t start, size_t bytes, size_t, uint64_t handle, unsigned lon
     void *range = reinterpret_cast<void *>(start);
     int how = MAP_SHARED | MAP_FIXED;
     // Nobody has access yet.
-    void *mapped = mmap(range, bytes, PROT_NONE, how, found->second.file, 0);
-    if (mapped != range) return INVALID_VALUE;
+    if (mmap(range, bytes, PROT_NONE, how, found->second.file, 0) != range) return INVALID_VALUE;
+    mapped[start] = handle;
     // Also where it is another device's: this one has it mapped.
     set_memory(start, bytes, found->second.device < 0 ? current : found->second.device);
     return SUCCESS;
@@ -84,10 +95,27 @@ int cuMemSetAccess(uint64_t start, size_t bytes, const void *, size_t count) {
     return !count || mprotect(range, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS;
 }
 int cuMemUnmap(uint64_t start, size_t bytes) {
+    Guard guard(everything);
+    mapped.erase(start);
     set_memory(start, 0, 0);
     void *range = reinterpret_cast<void *>(start);
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     return mmap(range, bytes, PROT_NONE, how, -1, 0) == range ? SUCCESS : INVALID_VALUE;
+}
+
+// A file of memory in place of a dma-buf: its first bytes are those of a mapping, so only a range
+// from there on can be exported.
+int cuMemGetHandleForAddressRange(void *file, uint64_t start, size_t bytes, int kind, unsigned long long flags) {
+    Guard guard(everything);
+    auto found = mapped.find(start);
+    bool is_whole = start % PAGE == 0 && bytes % PAGE == 0 && bytes > 0;
+    if (kind != 1 || flags || !is_whole || found == mapped.end()) return INVALID_VALUE;
+    const Created &memory = created.at(found->second);
+    if (bytes > memory.bytes) return INVALID_VALUE;
+    if (!memory.direct) return NOT_SUPPORTED;
+    int copy = dup(memory.file);
+    *static_cast<int *>(file) = copy;
+    return copy < 0 ? INVALID_VALUE : SUCCESS;
 }
 
 int cuMemExportToShareableHandle(int *file, uint64_t handle, int, unsigned long long) {
@@ -103,7 +131,7 @@ int cuMemImportFromShareableHandle(uint64_t *handle, void *descriptor, int) {
     struct stat about;
     if (fstat(file, &about) || !S_ISREG(about.st_mode)) return INVALID_VALUE;
     // Not of the device's memory, which the exporter has.
-    *handle = add({-1, dup(file), static_cast<size_t>(about.st_size)});
+    *handle = add({-1, dup(file), static_cast<size_t>(about.st_size), false});
     return SUCCESS;
 }
 
