@@ -313,7 +313,7 @@ mod tests {
         let block = DeviceBlock::new(&context, 3 << 20).unwrap();
         let traits = crate::rdma_traits(0).unwrap();
         let exported = block.dma_buf((3 << 20) - 100);
-        if !(traits.dma_buf && traits.mapped) {
+        if !(traits.dma_buf && traits.direct) {
             exported.unwrap_err();
             return;
         }

@@ -16,10 +16,8 @@ pub struct RdmaTraits {
     pub integrated: bool,
     /// Whether the driver exports memory as dma-bufs.
     pub dma_buf: bool,
-    /// Whether RDMA devices reach memory of the GPU (`GPU_DIRECT_RDMA_SUPPORTED`).
+    /// Whether RDMA devices reach memory of the GPU, also from `cuMemCreate`.
     pub direct: bool,
-    /// Whether memory from `cuMemCreate` can be made for them.
-    pub mapped: bool,
     /// Which flushes of their writes the driver has: 1 by a call of the host, 2 in a stream.
     pub flush_options: i32,
     /// For whom their writes are ordered without a flush: 0 for nobody, 100 for the GPU that they
@@ -44,9 +42,12 @@ pub fn rdma_traits(ordinal: usize) -> Result<RdmaTraits, Error> {
         ),
         integrated: ask(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0,
         dma_buf: promised(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0,
-        direct: promised(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0,
-        mapped: promised(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)
-            != 0,
+        direct: [
+            Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+            Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+        ]
+        .into_iter()
+        .all(|what| promised(what) != 0),
         flush_options: promised(
             Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
         ),
@@ -65,7 +66,7 @@ impl RdmaTraits {
             "the GPU or its driver exports no dma-bufs (needed: a data centre GPU, and the open \
              kernel modules of a driver for CUDA 11.7 or later)"
                 .to_owned()
-        } else if !self.direct || !self.mapped {
+        } else if !self.direct {
             "RDMA devices do not reach mapped memory of the GPU (GPUDirect RDMA is not supported \
              there)"
                 .to_owned()
@@ -91,7 +92,6 @@ mod tests {
         integrated: false,
         dma_buf: true,
         direct: true,
-        mapped: true,
         flush_options: 1,
         writes_ordering: 100,
     };
@@ -117,13 +117,6 @@ mod tests {
             (
                 RdmaTraits {
                     direct: false,
-                    ..WHOLE
-                },
-                "GPUDirect RDMA",
-            ),
-            (
-                RdmaTraits {
-                    mapped: false,
                     ..WHOLE
                 },
                 "GPUDirect RDMA",
