@@ -83,7 +83,7 @@ fn locked_memory() -> String {
 
 pub(crate) fn dmabuf(errno: i32) -> String {
     match errno {
-        libc::EOPNOTSUPP | libc::ENOSYS => {
+        libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::ENOSYS => {
             "the device's driver or the kernel cannot register a dma-buf (mlx5 can from Linux 5.12 \
              on): copy through memory of the host instead"
                 .into()

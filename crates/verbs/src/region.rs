@@ -89,7 +89,7 @@ impl ProtectionDomain {
         // length, no memory is registered.
         let raw = unsafe { register(self.raw(), 0, 0, 0, NO_DESCRIPTOR, 0) };
         if let Some(raw) = NonNull::new(raw) {
-            drop(MemoryRegion::made(self, raw, (0, 0, Access::empty())));
+            drop(MemoryRegion::made(self, raw, (0, 0, Access::LOCAL_READ)));
             return Ok(true);
         }
         let subject = || self.context().name().to_owned();

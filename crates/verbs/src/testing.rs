@@ -10,7 +10,7 @@ mod posts;
 
 use std::cell::Cell;
 
-pub use network::{cut, network, settle};
+pub use network::{cut, network, refuse_dmabufs, settle};
 use nix::errno::Errno;
 
 use crate::library::Api;

@@ -259,6 +259,10 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut raw::ibv_mr {
+    if fd < 0 {
+        Errno::EBADF.set();
+        return null_mut();
+    }
     let access = access as u32;
     let registration = Registration {
         start: offset,

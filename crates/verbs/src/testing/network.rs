@@ -15,6 +15,7 @@ mod carrier;
 mod context;
 mod devices;
 mod end;
+mod mapped;
 mod memory;
 mod pair;
 mod queue;
@@ -23,6 +24,7 @@ mod registration;
 mod request;
 mod stray;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,7 +42,7 @@ static NETWORK: Api = Api {
     _ibv_query_gid_table: Some(devices::query_gid_table),
     ibv_reg_mr: registration::reg_mr,
     ibv_reg_mr_iova2: Some(registration::reg_mr_iova2),
-    ibv_reg_dmabuf_mr: None,
+    ibv_reg_dmabuf_mr: Some(registration::reg_dmabuf_mr),
     ibv_dereg_mr: registration::dereg_mr,
     ibv_get_cq_event: queue::get_cq_event,
     ibv_create_cq: queue::create_cq,
@@ -51,6 +53,16 @@ static NETWORK: Api = Api {
     ibv_destroy_qp: pair::destroy_qp,
     ..API
 };
+
+thread_local! {
+    static REFUSES: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Makes the drivers of this thread's devices refuse dma-bufs, with this error number; 0 switches
+/// this off.
+pub fn refuse_dmabufs(errno: i32) {
+    REFUSES.set(errno);
+}
 
 /// Decides what the rules leave open. Only the number is shared, so relaxed ordering is enough.
 static SEED: AtomicU64 = AtomicU64::new(0);

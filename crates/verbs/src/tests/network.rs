@@ -134,6 +134,43 @@ fn bytes_arrive_in_any_order_and_all_before_the_completion() {
     );
 }
 
+/// A device writes the memory of a dma-buf whose descriptor was closed, and reads it.
+#[test]
+fn bytes_go_into_and_out_of_a_dmabuf() {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    const AT: u64 = 8192 + 8;
+    const ADDRESS: u64 = 0x7000_0008;
+    let [mut from, mut to] = ends();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(AT + BYTES as u64).unwrap();
+    let copy = file.try_clone().unwrap();
+    let (domain, access) = (to.pair.domain(), Access::REMOTE_WRITE | Access::REMOTE_READ);
+    // SAFETY: this process has no mapping of the file.
+    let region = unsafe { domain.register_dmabuf(copy.as_fd(), AT, BYTES, ADDRESS, access) };
+    let region = region.unwrap();
+    drop(copy);
+    from.memory.write(0, &[7; BYTES]).unwrap();
+    receive(&mut to, 1);
+    write(&mut from, 2, region.remote(0..BYTES).unwrap());
+    assert_eq!(next(&to.queue).bytes as usize, BYTES);
+    let mut seen = [0; BYTES];
+    file.read_exact_at(&mut seen, AT).unwrap();
+    assert_eq!(seen, [7; BYTES]);
+    assert_eq!(next(&from.queue).wr_id, 2);
+    region.deregister().unwrap();
+    write(
+        &mut from,
+        3,
+        Remote {
+            addr: ADDRESS,
+            rkey: 1,
+        },
+    );
+    assert_eq!(failures(&from.queue, 1).len(), 1);
+}
+
 #[test]
 fn a_message_waits_for_a_receive() {
     let [mut from, mut to] = ends();

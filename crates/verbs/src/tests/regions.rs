@@ -17,6 +17,12 @@ fn region(access: Access) -> MemoryRegion {
     unsafe { domain().register(memory(), 4096, access) }.unwrap()
 }
 
+/// A domain of each device that carries data.
+fn on_network() -> [ProtectionDomain; 2] {
+    let devices = testing::network(3).devices().unwrap();
+    [0, 1].map(|device| devices[device].open().unwrap().protection_domain().unwrap())
+}
+
 #[test]
 fn memory_of_the_host_keeps_its_addresses() {
     let region = region(Access::REMOTE_WRITE | Access::REMOTE_READ);
@@ -67,6 +73,61 @@ fn a_dmabuf_has_the_addresses_asked_for() {
     assert_eq!((region.start(), region.bytes()), (0x7000_0010, 70_000));
     let piece = region.piece(69_999..70_000).unwrap();
     assert_eq!(piece.0.addr, 0x7000_0010 + 69_999);
+}
+
+#[test]
+fn a_device_says_whether_it_takes_dmabufs() {
+    assert!(domain().takes_dmabufs().unwrap());
+    let [domain, ..] = on_network();
+    assert!(domain.takes_dmabufs().unwrap());
+    for errno in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT] {
+        testing::refuse_dmabufs(errno);
+        assert!(!domain.takes_dmabufs().unwrap());
+    }
+    testing::refuse_dmabufs(libc::ENODEV);
+    let error = domain.takes_dmabufs().unwrap_err();
+    testing::refuse_dmabufs(0);
+    assert_eq!(error.errno(), Some(libc::ENODEV));
+    let old = testing::old_library().devices().unwrap()[0].open().unwrap();
+    let error = old.protection_domain().unwrap().takes_dmabufs();
+    assert!(error.unwrap_err().is_unsupported());
+}
+
+/// The range in whole pages, the address alike within a page, the descriptor a file that may be
+/// closed.
+#[test]
+fn a_dmabuf_is_checked_and_outlives_its_descriptor() {
+    let [domain, ..] = on_network();
+    let page = rustix::param::page_size() as u64;
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(3 * page).unwrap();
+    let register = |offset, bytes, iova| {
+        let access = Access::REMOTE_WRITE;
+        // SAFETY: nothing else has this file.
+        unsafe { domain.register_dmabuf(file.as_fd(), offset, bytes, iova, access) }
+    };
+    let whole = 3 * page as usize;
+    for (offset, bytes, iova) in [
+        (page, whole, 0),
+        (8, 100, page),
+        (0, 0, 0),
+        (u64::MAX, 1, 7),
+    ] {
+        let error = register(offset, bytes, iova).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EINVAL), "{offset} {bytes} {iova}");
+    }
+    let region = register(page + 8, 100, 7 * page + 8).unwrap();
+    let expected = Registration {
+        start: page + 8,
+        bytes: 100,
+        iova: 7 * page + 8,
+        fd: Some(file.as_raw_fd()),
+        access: raw::IBV_ACCESS_LOCAL_WRITE | raw::IBV_ACCESS_REMOTE_WRITE,
+    };
+    assert_eq!(testing::last_registration(), Some(expected));
+    drop(file);
+    assert_eq!(region.start(), 7 * page + 8);
+    region.deregister().unwrap();
 }
 
 #[test]

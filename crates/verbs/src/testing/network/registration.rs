@@ -13,6 +13,7 @@ use nix::errno::Errno;
 
 use super::super::calls;
 use super::end::PairEnd;
+use super::mapped::Mapped;
 use super::memory::Region;
 use crate::raw;
 
@@ -25,6 +26,8 @@ struct Registered {
     /// The keys for requests of this end, and for those of its peers.
     keys: [u32; 2],
     region: Region,
+    /// The dma-buf that the region is in.
+    _mapped: Option<Mapped>,
 }
 
 /// Adds an end: other devices find it, and regions registered in its domain are admitted.
@@ -66,22 +69,63 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     if made.is_null() {
         return null_mut();
     }
-    let one = Registered {
-        domain: domain.addr(),
-        // SAFETY: the region was just made, and nothing else uses it yet.
-        keys: unsafe { [(*made).lkey, (*made).rkey] },
-        region: Region {
-            start: start.cast(),
-            bytes,
-            iova,
-            access,
-        },
+    let region = Region {
+        start: start.cast(),
+        bytes,
+        iova,
+        access,
     };
+    // SAFETY: the region was just made, and nothing else uses it yet.
+    let keys = unsafe { [(*made).lkey, (*made).rkey] };
+    add(domain.addr(), keys, region, None);
+    made
+}
+
+/// Tells the devices of a region.
+fn add(domain: usize, keys: [u32; 2], region: Region, mapped: Option<Mapped>) {
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    for end in PairEnd::all_in(one.domain) {
-        end.admit(one.keys, one.region);
+    for end in PairEnd::all_in(domain) {
+        end.admit(keys, region);
     }
-    registered.push(one);
+    registered.push(Registered {
+        domain,
+        keys,
+        region,
+        _mapped: mapped,
+    });
+}
+
+/// Maps a file of memory, in place of a dma-buf. As a device does, it keeps the memory without the
+/// descriptor.
+pub(super) unsafe extern "C" fn reg_dmabuf_mr(
+    domain: *mut raw::ibv_pd,
+    offset: u64,
+    bytes: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut raw::ibv_mr {
+    let mapped = match Mapped::new(fd, offset, bytes, iova) {
+        Ok(mapped) => mapped,
+        Err(errno) => {
+            errno.set();
+            return null_mut();
+        }
+    };
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as the caller promises.
+    let made = unsafe { calls::reg_dmabuf_mr(domain, offset, bytes, iova, fd, access) };
+    if made.is_null() {
+        return null_mut();
+    }
+    let region = Region {
+        start: mapped.start.wrapping_add(mapped.offset),
+        bytes,
+        iova,
+        access: access as u32,
+    };
+    // SAFETY: the region was just made, and nothing else uses it yet.
+    let keys = unsafe { [(*made).lkey, (*made).rkey] };
+    add(domain.addr(), keys, region, Some(mapped));
     made
 }
 
@@ -90,11 +134,14 @@ pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
     // SAFETY: the region is registered, and is deregistered once.
     let (keys, domain) = unsafe { ([(*region).lkey, (*region).rkey], (*region).pd.addr()) };
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    registered.retain(|one| one.keys != keys);
+    let found = registered.iter().position(|one| one.keys == keys);
+    let ended = found.map(|at| registered.swap_remove(at));
     for end in PairEnd::all_in(domain) {
         end.dismiss(keys);
     }
-    drop(registered);
-    // SAFETY: the region is from `calls::reg_mr_iova2`, and is deregistered once.
+    // A dma-buf is unmapped only now.
+    drop((registered, ended));
+    // SAFETY: the region is from `calls::reg_mr_iova2` or `calls::reg_dmabuf_mr`, which box it
+    // alike, and is deregistered once.
     unsafe { calls::dereg_mr(region) }
 }
