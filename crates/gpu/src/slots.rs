@@ -1,4 +1,5 @@
-//! Operations through slots: boxes in the host's memory, and the kernels that fill and read them.
+//! Operations through slots: boxes, and the kernels that fill and read them. Boxes are in the
+//! host's memory; their slots are there, or on the GPU.
 //!
 //! The proxies of `spark-ccl-slots`, which carry slots to the other ranks by the boxes of
 //! [`Slots::boxes`], are not here.
@@ -8,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_cuda::{DeviceBlock, OwnStream, PinnedWords, make_current, relaxed};
+use spark_ccl_cuda::{DeviceBlock, DmaBuf, OwnStream, PinnedWords, make_current, relaxed};
 use spark_ccl_slots::{
-    Boxes, Counter, Exchanging, Form, Memory, Passed, Plan, PostBox, Route, Shape, SlotMember,
+    Boxes, Counter, Exchanging, Form, Memory, Passed, Placement, Plan, PostBox, Route, Shape,
+    SlotMember,
 };
 use spark_ccl_types::Operation;
 
@@ -62,6 +64,8 @@ struct Parts {
     kernels: Kernels,
     /// By rank, the outbox and the inbox.
     boxes: Vec<Option<[PostBox; 2]>>,
+    /// By rank, the slots of both, if they are on the GPU.
+    on_device: Vec<Option<DeviceBlock>>,
     mailbox: Mailbox,
     journal: PinnedWords,
     state: DeviceBlock,
@@ -118,11 +122,11 @@ impl Slots {
         (bytes / (2 * lanes(ctas) * PAYLOAD)).min(DEPTH)
     }
 
-    /// Reserves host memory for a rank (of 2 to 8), and loads and warms up the kernels. The rank's
+    /// Reserves memory for a rank (of 2 to 8), and loads and warms up the kernels. The rank's
     /// other operations go through `stage`: both together have one order, which ranks compare.
     /// Operations take up to `ctas` CTAs, never more than 8, with lanes of this depth. Slots have
     /// at least `least` bytes, unless the call is shorter. All ranks must pass the same values. The
-    /// patience is 30 s.
+    /// patience is 30 s. `placement` says where slots are.
     ///
     /// # Errors
     /// There is not enough memory, there is no kernel for this GPU, or the driver fails.
@@ -132,21 +136,21 @@ impl Slots {
         ctas: u32,
         depth: usize,
         least: u64,
+        placement: Placement,
     ) -> Result<Self, Error> {
         let (rank, ranks) = (stage.rank(), stage.ranks());
-        let shape = Shape::new(lanes(ctas), depth, PAYLOAD)?;
+        let shape = Shape::new(lanes(ctas), depth, PAYLOAD)?.placed(placement);
         let passed = (ranks * shape.lanes() + 1) * size_of::<Passed>();
         let state = STATE_BYTES + ranks * size_of::<Boxes>();
         let block = DeviceBlock::zeroed(context, state + passed)?;
         let mailbox = Mailbox::new(context, PATIENCE)?;
         let [control, failure] = mailbox.addresses_for(context)?;
         let journal = PinnedWords::new(context, JOURNAL)?;
-        let mut all = Vec::new();
-        for peer in 0..ranks {
-            let made = (peer != rank).then(|| boxes(context, shape)).transpose()?;
-            all.push(made);
-        }
-        let (boxes, addresses): (Vec<_>, Vec<_>) = all.into_iter().map(Option::unzip).unzip();
+        let Pairs {
+            boxes,
+            on_device,
+            addresses,
+        } = Pairs::new(context, shape, stage)?;
         let slots = Self {
             member: SlotMember {
                 boxes: block.address() + STATE_BYTES as u64,
@@ -156,7 +160,7 @@ impl Slots {
                 control,
                 failure,
                 journal: journal.address_for(context)?,
-                slots: shape.slots() as u64,
+                heads: shape.heads() as u64,
                 stride: shape.stride() as u64,
                 packets: shape.packets() as u64,
                 lanes: shape.lanes() as u32,
@@ -169,6 +173,7 @@ impl Slots {
             parts: Kept::new(Parts {
                 kernels: loaded::of_slots(context)?,
                 boxes,
+                on_device,
                 mailbox,
                 journal,
                 state: block,
@@ -177,10 +182,6 @@ impl Slots {
                 context: Arc::clone(context),
             }),
         };
-        let addresses: Vec<_> = addresses
-            .into_iter()
-            .map(Option::unwrap_or_default)
-            .collect();
         slots.warm_up(&addresses)?;
         Ok(slots)
     }
@@ -253,6 +254,20 @@ impl Slots {
     /// The outbox and the inbox for another rank.
     pub fn boxes(&self, peer: usize) -> Option<[PostBox; 2]> {
         self.parts.boxes.get(peer).cloned().flatten()
+    }
+
+    /// Of the boxes for another rank, the slots that are on the GPU: of the outbox, and then of the
+    /// inbox, from this address on, this many bytes. RDMA devices register them by the dma-buf, and
+    /// must end that before the slots are dropped. `None` if they are in the host's memory.
+    ///
+    /// # Errors
+    /// The GPU or its driver exports no dma-bufs.
+    pub fn on_device(&self, peer: usize) -> Result<Option<(u64, usize, DmaBuf)>, Error> {
+        let Some(Some(block)) = self.parts.on_device.get(peer) else {
+            return Ok(None);
+        };
+        let bytes = 2 * self.shape.bytes_on_device();
+        Ok(Some((block.address(), bytes, block.dma_buf(bytes)?)))
     }
 
     /// A number that changes as slots are passed.
@@ -401,17 +416,66 @@ fn lanes(ctas: u32) -> usize {
     ctas.clamp(1, LANES) as usize
 }
 
-/// An outbox and an inbox, and where they are for the kernels of a GPU.
-fn boxes(context: &Arc<CudaContext>, shape: Shape) -> Result<([PostBox; 2], Boxes), Error> {
+/// What a rank has for each rank; nothing for itself.
+struct Pairs {
+    boxes: Vec<Option<[PostBox; 2]>>,
+    on_device: Vec<Option<DeviceBlock>>,
+    addresses: Vec<Boxes>,
+}
+
+impl Pairs {
+    fn new(context: &Arc<CudaContext>, shape: Shape, stage: &Stage) -> Result<Self, Error> {
+        let mut made = Self {
+            boxes: Vec::new(),
+            on_device: Vec::new(),
+            addresses: Vec::new(),
+        };
+        for peer in 0..stage.ranks() {
+            let of_peer = (peer != stage.rank()).then(|| pair(context, shape));
+            let (boxes, slots, addresses) = match of_peer.transpose()? {
+                Some(pair) => (Some(pair.boxes), pair.slots, pair.addresses),
+                None => (None, None, Boxes::default()),
+            };
+            made.boxes.push(boxes);
+            made.on_device.push(slots);
+            made.addresses.push(addresses);
+        }
+        Ok(made)
+    }
+}
+
+/// An outbox and an inbox.
+struct Pair {
+    boxes: [PostBox; 2],
+    /// Their slots, if these are on the GPU.
+    slots: Option<DeviceBlock>,
+    /// Where they are for the kernels of a GPU.
+    addresses: Boxes,
+}
+
+fn pair(context: &Arc<CudaContext>, shape: Shape) -> Result<Pair, Error> {
     let words = shape.bytes().div_ceil(size_of::<u64>());
-    let [outbox, inbox] = [
+    let both = [
         PinnedWords::new(context, words)?,
         PinnedWords::new(context, words)?,
     ];
-    let addresses = Boxes {
-        outbox: outbox.address_for(context)?,
-        inbox: inbox.address_for(context)?,
-    };
-    let of = |words| PostBox::new(Arc::new(Pinned(words)), shape);
-    Ok(([of(outbox)?, of(inbox)?], addresses))
+    let addresses = [both[0].address_for(context)?, both[1].address_for(context)?];
+    let [outbox, inbox] = both.map(|words| PostBox::new(Arc::new(Pinned(words)), shape));
+    let boxes = [outbox?, inbox?];
+    let bytes = shape.bytes_on_device();
+    if bytes == 0 {
+        return Ok(Pair {
+            boxes,
+            slots: None,
+            addresses: Boxes::new(shape, addresses, None),
+        });
+    }
+    let slots = DeviceBlock::zeroed(context, 2 * bytes)?;
+    let at = [slots.address(), slots.address() + bytes as u64];
+    let [outbox, inbox] = boxes;
+    Ok(Pair {
+        boxes: [outbox.with_slots_at(at[0]), inbox.with_slots_at(at[1])],
+        slots: Some(slots),
+        addresses: Boxes::new(shape, addresses, Some(at)),
+    })
 }

@@ -57,11 +57,12 @@ struct Slots {
     }
     // The next slot for a peer.
     DEVICE u8* room_for(u32 peer) const {
-        return slot(member.boxes[peer].outbox, filled_for(peer)) + PAYLOAD_AT;
+        return member.boxes[peer].payloads + place(filled_for(peer)) * member.stride;
     }
     // Writes the record of the next slot for a peer, before or after this thread fills it.
     DEVICE void describe(u32 peer, u64 start, u64 length) const {
-        u64* to = (u64*)(room_for(peer) - PAYLOAD_AT + RECORD_AT);
+        u8* head = member.boxes[peer].heads + place(filled_for(peer)) * member.heads;
+        u64* to = (u64*)(head + RECORD_AT);
         store_long(to, waits.number);
         store_long(to + 1, call.words[0]);
         store_long(to + 2, call.words[1]);
@@ -101,9 +102,7 @@ struct Slots {
         return !any_thread(is_over || is_aborted(edges.from[step]));
     }
     // The payload of a peer's slot.
-    DEVICE const u8* from(u32 peer) const {
-        return slot(member.boxes[peer].inbox, consumed_of(peer)) + PAYLOAD_AT;
-    }
+    DEVICE const u8* from(u32 peer) const { return slot_of(peer) + PAYLOAD_AT; }
     // Gives back the slots that were received last: no thread of the CTA reads them any more. The
     // peers are told with the next slots, or before a wait.
     DEVICE void release(u32 step) {
@@ -172,10 +171,13 @@ private:
     DEVICE u64* counter(u8* box, Counter counter) const {
         return (u64*)(box + (lane * COUNTERS + counter) * LINE);
     }
-    // The slot with `before` slots before it.
-    DEVICE u8* slot(u8* box, u64 before) const {
-        u64 index = lane * member.depth + (u32)((before + 1) % member.depth);
-        return box + member.slots + index * member.stride;
+    // The place of the slot with `before` slots before it in its lane, among those of all lanes.
+    DEVICE u64 place(u64 before) const {
+        return lane * member.depth + (u32)((before + 1) % member.depth);
+    }
+    // The next slot of a peer.
+    DEVICE const u8* slot_of(u32 peer) const {
+        return member.boxes[peer].slots + place(consumed_of(peer)) * member.stride;
     }
 
     // Calls a function for each of these peers, each in a thread of its own.
@@ -223,7 +225,7 @@ private:
         if (IS_AT_ONCE) {
             seen = record_of(peer);
         }
-        const u64* flag = (const u64*)(from(peer) - PAYLOAD_AT + FLAG_AT);
+        const u64* flag = (const u64*)(slot_of(peer) + FLAG_AT);
         bool has_come = acquire_long(flag) == consumed_of(peer) + 1;
         if (!IS_AT_ONCE && has_come) {
             seen = record_of(peer);
@@ -231,7 +233,7 @@ private:
         return has_come;
     }
     DEVICE Record record_of(u32 peer) const {
-        const u8* record = from(peer) - PAYLOAD_AT + RECORD_AT;
+        const u8* record = slot_of(peer) + RECORD_AT;
         Pair first = load_pair(record), second = load_pair(record + 16);
         Pair third = load_pair(record + 32);
         return {first.first, {first.second, second.first}, second.second, third.first,

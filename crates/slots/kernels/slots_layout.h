@@ -47,6 +47,11 @@ struct Record {
 struct Boxes {
     u8* outbox;
     u8* inbox;
+    // Of the outbox's slots, the heads, which are the host's, and the payloads, which are the GPU's
+    // or follow their heads; and the slots of the inbox, which are the GPU's or in the inbox.
+    u8* heads;
+    u8* payloads;
+    u8* slots;
 };
 
 // How many slots a lane has passed with a peer in all calls before, in device memory: so a graph
@@ -79,8 +84,8 @@ struct SlotMember {
     const Control* control;
     Failure* failure;
     Journal* journal;
-    // Where the slots of a box begin, and the bytes from a slot to the next.
-    u64 slots;
+    // The bytes from a head of an outbox to the next, and from a slot or a payload to the next.
+    u64 heads;
     u64 stride;
     // Where the packets of a box begin.
     u64 packets;
@@ -125,6 +130,7 @@ struct Exchanging {
 };
 
 static_assert(sizeof(Record) == 48, "as in src/layout.rs");
+static_assert(sizeof(Boxes) == 40, "as in src/arguments.rs");
 static_assert(sizeof(Passed) == 24, "as in src/arguments.rs");
 static_assert(sizeof(SlotMember) == 96, "as in src/arguments.rs");
 static_assert(sizeof(Exchanging) == 216, "as in src/arguments.rs");

@@ -1,6 +1,7 @@
 //! The argument of the kernels. `kernels/slots_layout.h` has the same structures.
 
-use crate::Route;
+use crate::layout::HEAD;
+use crate::{Route, Shape};
 
 /// The addresses of a rank's boxes for a peer, on the rank's GPU.
 #[derive(Debug, Clone, Copy, Default)]
@@ -10,6 +11,28 @@ pub struct Boxes {
     pub outbox: u64,
     /// The inbox.
     pub inbox: u64,
+    /// The heads of the outbox's slots.
+    pub heads: u64,
+    /// The payloads of the outbox's slots.
+    pub payloads: u64,
+    /// The slots of the inbox.
+    pub slots: u64,
+}
+
+impl Boxes {
+    /// An outbox and an inbox at these addresses. `slots` says where the slots of both are, if they
+    /// are not in the boxes.
+    pub fn new(shape: Shape, [outbox, inbox]: [u64; 2], slots: Option<[u64; 2]>) -> Self {
+        let within = [outbox, inbox].map(|start| start + shape.slots() as u64);
+        let [filled, come] = slots.unwrap_or(within);
+        Self {
+            outbox,
+            inbox,
+            heads: within[0],
+            payloads: filled + HEAD as u64,
+            slots: come,
+        }
+    }
 }
 
 /// How many slots a lane has passed with a peer, in device memory; all 0 at first.
@@ -39,8 +62,8 @@ pub struct SlotMember {
     pub failure: u64,
     /// `Journal` of `slots_layout.h`, in the host's memory.
     pub journal: u64,
-    /// [`Shape::slots`](crate::Shape::slots).
-    pub slots: u64,
+    /// [`Shape::heads`](crate::Shape::heads).
+    pub heads: u64,
     /// [`Shape::stride`](crate::Shape::stride).
     pub stride: u64,
     /// [`Shape::packets`](crate::Shape::packets).
@@ -97,6 +120,7 @@ pub struct Exchanging {
 }
 
 // `slots_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
+const _: () = assert!(size_of::<Boxes>() == 40);
 const _: () = assert!(size_of::<Passed>() == 24);
 const _: () = assert!(size_of::<SlotMember>() == 96);
 const _: () = assert!(size_of::<Exchanging>() == 216);

@@ -10,7 +10,10 @@ use crate::delayed::Delayed;
 use crate::layout::{HEAD, LINE, RECORD};
 use crate::linked::tests::devices::{over_devices, over_one_device};
 use crate::linked::tests::{over_memory, over_sockets};
-use crate::{Carrier, Copying, Counter, Error, Memory, PostBox, Proxy, Record, Shape, Slot};
+use crate::written::Written;
+use crate::{
+    Carrier, Copying, Counter, Error, Memory, Placement, PostBox, Proxy, Record, Shape, Slot,
+};
 
 /// The words of a line, which begins at a multiple of its length.
 #[derive(Default)]
@@ -29,8 +32,18 @@ unsafe impl Memory for Plain {
 }
 
 pub(crate) fn plain(shape: Shape) -> PostBox {
-    let lines = (0..shape.bytes().div_ceil(LINE)).map(|_| Line::default());
-    PostBox::new(Arc::new(Plain(lines.collect())), shape).unwrap()
+    let bytes = shape.bytes().next_multiple_of(LINE);
+    // What would be on a GPU is behind the box.
+    let all = bytes + shape.bytes_on_device();
+    let lines = (0..all.div_ceil(LINE)).map(|_| Line::default());
+    let made = PostBox::new(Arc::new(Plain(lines.collect())), shape).unwrap();
+    match shape.placement() {
+        Placement::Host => made,
+        Placement::Device => {
+            let at = made.place().start + bytes as u64;
+            made.with_slots_at(at)
+        }
+    }
 }
 
 /// A rank's end of a pair.
@@ -81,6 +94,19 @@ pub(crate) fn delayed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
     })
 }
 
+/// By a carrier that writes slots in parts.
+pub(crate) fn written(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
+    pair(shape, |outbox, inbox, peer, seed| {
+        let gone = Arc::clone(is_gone);
+        Box::new(Written::new(outbox, inbox, peer, gone, seed))
+    })
+}
+
+/// The same, with slots that are not in the boxes.
+pub(crate) fn placed(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
+    written(shape.placed(Placement::Device), is_gone)
+}
+
 fn pair(
     shape: Shape,
     carrier: impl Fn(PostBox, PostBox, PostBox, u64) -> Box<dyn Carrier>,
@@ -102,9 +128,10 @@ fn pair(
     })
 }
 
-const MAKES: [Make; 6] = [
+const MAKES: [Make; 7] = [
     copying,
     delayed,
+    written,
     over_memory,
     over_sockets,
     over_one_device,

@@ -31,6 +31,17 @@ pub const MAX_DEPTH: usize = 64;
 /// How many counters a lane has.
 const COUNTERS: usize = 5;
 
+/// Where the slots of the boxes of a pair are, the same at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// In the boxes, in memory of the host.
+    Host,
+    /// In memory of the GPU. There the kernel fills payloads of the outbox, and polls flags of the
+    /// inbox. The boxes keep a head for each slot: of an outbox, the kernel describes the slot
+    /// there; of an inbox, a copy of the head for the proxy.
+    Device,
+}
+
 /// The shape of the boxes of a pair, the same at both ends. All lanes have equal slots.
 ///
 /// ```
@@ -45,6 +56,7 @@ pub struct Shape {
     lanes: usize,
     depth: usize,
     payload: usize,
+    placement: Placement,
 }
 
 impl Shape {
@@ -66,7 +78,19 @@ impl Shape {
             lanes,
             depth,
             payload,
+            placement: Placement::Host,
         })
+    }
+
+    /// The same, with its slots elsewhere.
+    #[must_use]
+    pub fn placed(self, placement: Placement) -> Self {
+        Self { placement, ..self }
+    }
+
+    /// Where its slots are.
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
 
     /// How many lanes there are.
@@ -89,14 +113,22 @@ impl Shape {
         self.packets() + PACKET_BYTES
     }
 
-    /// Where the slots begin.
+    /// The bytes of a box's slots on the GPU.
+    pub fn bytes_on_device(&self) -> usize {
+        match self.placement {
+            Placement::Host => 0,
+            Placement::Device => self.lanes * self.depth * self.stride(),
+        }
+    }
+
+    /// Where the slots begin, or, if they are elsewhere, their heads.
     pub fn slots(&self) -> usize {
         (self.lanes * COUNTERS * LINE).next_multiple_of(PAGE)
     }
 
     /// Where the packets begin, behind the slots.
     pub fn packets(&self) -> usize {
-        self.slots() + self.lanes * self.depth * self.stride()
+        self.slots() + self.lanes * self.depth * self.heads()
     }
 
     pub(crate) fn counter(&self, lane: usize, counter: Counter) -> usize {
@@ -104,11 +136,27 @@ impl Shape {
         (lane * COUNTERS + counter as usize) * LINE
     }
 
-    /// Where the slot of a number is. Numbers count from 1, and never restart.
-    pub(crate) fn slot(&self, Slot { lane, number }: Slot) -> usize {
+    /// Where the slot of a number is in a box, or its head. Numbers count from 1, and never restart.
+    pub(crate) fn slot(&self, slot: Slot) -> usize {
+        self.slots() + self.index(slot) * self.heads()
+    }
+
+    /// Where the slot of a number is, counted from the first slot.
+    pub(crate) fn whole_slot(&self, slot: Slot) -> usize {
+        self.index(slot) * self.stride()
+    }
+
+    fn index(&self, Slot { lane, number }: Slot) -> usize {
         debug_assert!(lane < self.lanes);
-        let index = lane * self.depth + number as usize % self.depth;
-        self.slots() + index * self.stride()
+        lane * self.depth + number as usize % self.depth
+    }
+
+    /// The bytes from a slot's head in a box to the next one of its lane.
+    pub fn heads(&self) -> usize {
+        match self.placement {
+            Placement::Host => self.stride(),
+            Placement::Device => HEAD,
+        }
     }
 
     /// The bytes from a slot to the next one of its lane.
@@ -124,6 +172,14 @@ mod tests {
     #[test]
     fn slots_and_counters_do_not_overlap() {
         let shape = Shape::new(3, 4, 256).unwrap();
+        assert_eq!(shape.bytes_on_device(), 0);
+        does_not_overlap(shape, HEAD + 256);
+        let shape = shape.placed(Placement::Device);
+        assert_eq!(shape.bytes_on_device(), 12 * (HEAD + 256));
+        does_not_overlap(shape, HEAD);
+    }
+
+    fn does_not_overlap(shape: Shape, slot: usize) {
         let mut ranges = Vec::new();
         for lane in 0..3 {
             use Counter::{Consumed, Credit, Published, Sent, Wanted};
@@ -133,7 +189,7 @@ mod tests {
             }));
             ranges.extend((8..12).map(|number| {
                 let at = shape.slot(Slot { lane, number });
-                at..at + HEAD + 256
+                at..at + slot
             }));
         }
         ranges.push(shape.packets()..shape.packets() + PACKET_BYTES);
@@ -145,9 +201,13 @@ mod tests {
     #[test]
     fn a_number_has_the_slot_of_the_one_that_is_depth_older() {
         let shape = Shape::new(2, 3, 128).unwrap();
-        let at = |number| shape.slot(Slot { lane: 1, number });
-        assert_eq!(at(7), at(4));
-        assert_ne!(at(7), at(5));
+        for shape in [shape, shape.placed(Placement::Device)] {
+            let slot = |number| Slot { lane: 1, number };
+            let at = |number| (shape.slot(slot(number)), shape.whole_slot(slot(number)));
+            assert_eq!(at(7), at(4));
+            assert_ne!(at(7).0, at(5).0);
+            assert_ne!(at(7).1, at(5).1);
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod linked;
 mod memory;
 #[cfg(all(test, loom))]
 mod model;
+mod moves;
 mod packets;
 mod plan;
 #[cfg(all(test, not(loom)))]
@@ -43,15 +44,18 @@ mod proxy;
 mod route;
 mod schedule;
 mod slot;
+#[cfg(all(test, not(loom)))]
+mod written;
 
 pub use arguments::{Boxes, Exchanging, Passed, SlotMember};
 pub use carrier::Carrier;
 pub use copying::Copying;
 pub use error::Error;
-pub use layout::{MAX_DEPTH, Shape};
+pub use layout::{MAX_DEPTH, Placement, Shape};
 #[cfg(not(all(test, loom)))]
 pub use linked::{Heard, Linked};
 pub use memory::{Memory, PostBox};
+pub use moves::{Move, Place};
 pub use plan::{Kernel, Plan};
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};
@@ -64,12 +68,13 @@ pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
 /// The sources that must be the same on all ranks: kernels, plans, places in a box, and the
 /// messages of links.
-pub const ALIKE: [&[u8]; 8] = [
+pub const ALIKE: [&[u8]; 9] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),
     include_bytes!("schedule.rs"),
     include_bytes!("route.rs"),
     include_bytes!("layout.rs"),
+    include_bytes!("moves.rs"),
     include_bytes!("linked/incoming.rs"),
     include_bytes!("linked/outgoing.rs"),
     include_bytes!("linked/tag.rs"),

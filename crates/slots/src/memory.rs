@@ -1,4 +1,4 @@
-//! Boxes: memory of the host in which lanes have their counters and slots.
+//! Boxes: memory of the host in which lanes have their counters, and slots or the heads of slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spark_ccl_transport::PutPart;
 
 use crate::layout::{CREDIT, FLAG, HEAD, RECORD};
-use crate::{Counter, Error, Record, Shape, Slot};
+use crate::{Counter, Error, Place, Placement, Record, Shape, Slot};
 
 /// Memory of the host that kernels, carriers and peers reach.
 ///
@@ -24,6 +24,8 @@ pub unsafe trait Memory: Send + Sync {
 pub struct PostBox {
     memory: Arc<dyn Memory>,
     shape: Shape,
+    /// The address of the first slot.
+    slots_at: u64,
 }
 
 impl PostBox {
@@ -36,7 +38,30 @@ impl PostBox {
         if bytes < needed {
             return Err(Error::Memory { bytes, needed });
         }
-        Ok(Self { memory, shape })
+        let slots_at = start_of(&*memory) + shape.slots() as u64;
+        Ok(Self {
+            memory,
+            shape,
+            slots_at,
+        })
+    }
+
+    /// The same, with slots from an address of the GPU on, which are all 0: for a shape whose slots
+    /// are [there](Placement::Device).
+    #[must_use]
+    pub fn with_slots_at(self, address: u64) -> Self {
+        Self {
+            slots_at: address,
+            ..self
+        }
+    }
+
+    /// Where the box and its slots are, for carriers that write there.
+    pub fn place(&self) -> Place {
+        Place {
+            start: start_of(&*self.memory),
+            slots: self.slots_at,
+        }
     }
 
     /// Its shape.
@@ -153,7 +178,7 @@ impl PostBox {
 
     /// Where credit, record and payload of a slot begin, and how many bytes they have.
     fn contents(&self, slot: Slot, payload: usize) -> (*mut u8, usize) {
-        assert!(payload <= self.shape.payload());
+        assert!(payload <= self.shape.payload() && self.shape.placement() == Placement::Host);
         let start = self.bytes(self.shape.slot(slot) + CREDIT);
         (start, HEAD - CREDIT + payload)
     }
@@ -171,6 +196,10 @@ impl PostBox {
         let words = self.memory.words();
         words[at / size_of::<u64>()..].as_ptr().cast_mut().cast()
     }
+}
+
+fn start_of(memory: &dyn Memory) -> u64 {
+    memory.words().as_ptr().expose_provenance() as u64
 }
 
 impl std::fmt::Debug for PostBox {

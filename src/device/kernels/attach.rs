@@ -10,6 +10,7 @@ use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
 use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Slots, Stage, Wire};
+use spark_ccl_slots::Placement;
 
 use super::attached::Attached;
 use super::engine::{KernelChoice, KernelEngine};
@@ -122,7 +123,14 @@ fn join_through_host(
     let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
     let slots = match by_slots {
         Some((by_slots, depth)) if Slots::are_for(comm.size()) => {
-            let made = Slots::new(context, &stage, ctas, depth, by_slots.least());
+            let made = Slots::new(
+                context,
+                &stage,
+                ctas,
+                depth,
+                by_slots.least(),
+                Placement::Host,
+            );
             slots_of_all(comm, made, by_slots)?
         }
         _ => None,

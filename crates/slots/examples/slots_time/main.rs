@@ -1,8 +1,10 @@
 //! How long an `all_reduce` of two ranks takes through slots that threads copy: of two processes,
 //! each with a GPU of its own; of two threads, where there is only one GPU.
-//! `slots_time [THREADS [MOST_BYTES]]`. Elements are bfloat16; calls are in graphs. Every result is
+//! `slots_time [THREADS [MOST_BYTES [device]]]`: with `device`, slots are on the GPUs, of two
+//! threads, and the driver copies them. Elements are bfloat16; calls are in graphs. Every result is
 //! checked.
 
+mod driven;
 mod rank;
 
 use std::error::Error;
@@ -11,7 +13,7 @@ use std::process::{Command, exit};
 use std::thread::spawn;
 
 use rank::{Plan, Rank, SHARED};
-use spark_ccl_slots::Form;
+use spark_ccl_slots::{Form, Placement};
 use spark_ccl_transport::memory::SharedMemory;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -43,27 +45,31 @@ fn main() -> Result<()> {
     let number = |at: usize, or| arguments.get(at).map_or(Ok(or), |number| number.parse());
     let (threads, most) = (number(1, 1)?, number(2, 64 * MIB)?);
     let bytes = *SHARED;
-    if let Some(file) = arguments.get(3) {
+    let placement = match arguments.get(3).map(String::as_str) {
+        Some("device") => Placement::Device,
+        _ => Placement::Host,
+    };
+    if let (Some(file), Placement::Host) = (arguments.get(3), placement) {
         let file = std::fs::File::options().read(true).write(true).open(file)?;
         let memory = SharedMemory::from_fd(OwnedFd::from(file), bytes, bytes)?;
-        return Ok(measure_in(1, memory, threads, most)?);
+        return Ok(measure_in(1, memory, placement, threads, most)?);
     }
     let (memory, file) = SharedMemory::create(bytes, bytes)?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
-    if spark_ccl_cuda::count()? == 1 {
+    if spark_ccl_cuda::count()? == 1 || placement == Placement::Device {
         let of_other = SharedMemory::from_fd(file, bytes, bytes)?;
         spawn(move || {
-            if let Err(error) = measure_in(1, of_other, threads, most) {
+            if let Err(error) = measure_in(1, of_other, placement, threads, most) {
                 eprintln!("{error}");
                 exit(1);
             }
         });
-        return Ok(measure_in(0, memory, threads, most)?);
+        return Ok(measure_in(0, memory, placement, threads, most)?);
     }
     let mut other = Command::new(std::env::current_exe()?)
         .args([&threads.to_string(), &most.to_string(), &path])
         .spawn()?;
-    let measured = measure_in(0, memory, threads, most);
+    let measured = measure_in(0, memory, placement, threads, most);
     if measured.is_err() {
         other.kill()?;
     }
@@ -75,10 +81,11 @@ fn main() -> Result<()> {
 fn measure_in(
     rank: usize,
     memory: SharedMemory,
+    placement: Placement,
     threads: usize,
     most: usize,
 ) -> std::result::Result<(), String> {
-    let made = Rank::new(rank, memory, threads, most);
+    let made = Rank::new(rank, memory, placement, threads, most);
     made.and_then(|rank| measure(rank, most))
         .map_err(|error| error.to_string())
 }

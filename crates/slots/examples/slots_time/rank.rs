@@ -12,13 +12,14 @@ use spark_ccl_cuda::{
     DeviceBlock, Function, HostBlock, Images, OwnStream, counted_stream, elapsed_ms,
 };
 use spark_ccl_slots::{
-    Boxes, Copying, Exchanging, Form, Kernel, Memory, Passed, PostBox, Proxy, Route, Shape,
-    SlotMember,
+    Boxes, Carrier, Copying, Exchanging, Form, Kernel, Memory, Passed, Placement, PostBox, Proxy,
+    Route, Shape, SlotMember,
 };
 use spark_ccl_transport::memory::SharedMemory;
 use spark_ccl_types::{DType, Operation};
 
 use crate::Result;
+use crate::driven::Driven;
 
 static IMAGES: Images = Images::new("slots.cu", spark_ccl_slots::IMAGES);
 
@@ -67,6 +68,7 @@ unsafe impl Memory for Shared {
 
 pub(crate) struct Rank {
     number: usize,
+    shape: Shape,
     member: SlotMember,
     kernels: [Function; 3],
     stream: Arc<CudaStream>,
@@ -77,6 +79,8 @@ pub(crate) struct Rank {
     meetings: u64,
     proxies: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
+    /// The slots of the outbox and the inbox, if they are on the GPU.
+    slots: Option<DeviceBlock>,
     _state: DeviceBlock,
     _block: HostBlock,
 }
@@ -91,7 +95,7 @@ fn bf16(number: usize) -> u16 {
 }
 
 /// What the kernels have: state, boxes and counters in a block of the GPU's; a page of the host.
-fn member(rank: usize, state: u64, page: u64) -> SlotMember {
+fn member(rank: usize, shape: Shape, state: u64, page: u64) -> SlotMember {
     SlotMember {
         boxes: state + 64,
         passed: state + 256,
@@ -100,9 +104,9 @@ fn member(rank: usize, state: u64, page: u64) -> SlotMember {
         control: page,
         failure: page + 1024,
         journal: page + 2048,
-        slots: SHAPE.slots() as u64,
-        stride: SHAPE.stride() as u64,
-        packets: SHAPE.packets() as u64,
+        heads: shape.heads() as u64,
+        stride: shape.stride() as u64,
+        packets: shape.packets() as u64,
         lanes: LANES as u32,
         depth: DEPTH as u32,
         rank: rank as u32,
@@ -128,9 +132,11 @@ impl Rank {
     pub(crate) fn new(
         rank: usize,
         memory: SharedMemory,
+        placement: Placement,
         threads: usize,
         most: usize,
     ) -> Result<Self> {
+        let shape = SHAPE.placed(placement);
         let context = spark_ccl_cuda::context(rank % spark_ccl_cuda::count()?)?;
         let shared = Shared(Arc::new(memory), 0);
         let (start, bytes) = (shared.0.as_ptr(), shared.0.len());
@@ -141,19 +147,23 @@ impl Rank {
         let own = OwnStream::new(&context)?;
         let passed = 2 * LANES * size_of::<Passed>();
         let state = DeviceBlock::zeroed(&context, 256 + passed)?;
-        let boxes = [0, 1].map(|_| Boxes {
-            outbox: host + at(rank, 0) as u64,
-            inbox: host + at(rank, 1) as u64,
-        });
+        let slots = match shape.bytes_on_device() {
+            0 => None,
+            bytes => Some(DeviceBlock::zeroed(&context, 2 * bytes)?),
+        };
+        let own_boxes = [0, 1].map(|which| host + at(rank, which) as u64);
+        let on_device = slots.as_ref().map(|block| slots_in(block.address(), shape));
+        let boxes = [(); 2].map(|()| Boxes::new(shape, own_boxes, on_device));
         // SAFETY: the block has room, and nothing else uses it.
         unsafe { own.write(state.address() + 64, &boxes)? };
         let page = host + (4 * *BOX + (1 + rank) * PAGE) as u64;
-        let member = member(rank, state.address(), page);
+        let member = member(rank, shape, state.address(), page);
         let input = filled(&context, &own, rank, most)?;
         let kernels = IMAGES.load(&context)?;
         let kernel = |name| kernels.function(name);
         let mut made = Self {
             number: rank,
+            shape,
             member,
             kernels: [
                 kernel("slots_direct_small")?,
@@ -168,12 +178,13 @@ impl Rank {
             meetings: 0,
             proxies: Vec::new(),
             is_over: Arc::default(),
+            slots,
             _state: state,
             _block: block,
         };
         // The patience: 10 s.
         made.words_at(4 * *BOX + (1 + rank) * PAGE)[1].store(10_000_000_000, Ordering::Relaxed);
-        made.start(threads, at)?;
+        made.start(&context, threads, at)?;
         made.warm_up()?;
         made.meet();
         Ok(made)
@@ -206,33 +217,51 @@ impl Rank {
     }
 
     /// Starts the threads that copy. Thread I of N has lanes I, I + N, and so on.
-    fn start(&mut self, threads: usize, at: impl Fn(usize, usize) -> usize) -> Result<()> {
-        let of = |of, which| {
+    fn start(
+        &mut self,
+        context: &Arc<CudaContext>,
+        threads: usize,
+        at: impl Fn(usize, usize) -> usize,
+    ) -> Result<()> {
+        let addresses = self.addresses();
+        let of = |of: usize, which: usize| {
             let memory = Shared(Arc::clone(&self.shared.0), at(of, which));
-            PostBox::new(Arc::new(memory), *SHAPE)
+            let made = PostBox::new(Arc::new(memory), self.shape)?;
+            Ok::<_, spark_ccl_slots::Error>(match addresses {
+                None => made,
+                Some(of_rank) => made.with_slots_at(slots_in(of_rank[of], self.shape)[which]),
+            })
         };
         let (rank, peer) = (self.number, 1 - self.number);
         for thread in 0..threads {
-            let (outbox, inbox) = (of(rank, 0)?, of(rank, 1)?);
-            let carrier = Copying::new(outbox.clone(), of(peer, 1)?, of(peer, 0)?, Arc::default());
+            let [outbox, inbox] = [of(rank, 0)?, of(rank, 1)?];
+            let [target, credits] = [of(peer, 1)?, of(peer, 0)?];
             let lanes = (thread..LANES).step_by(threads);
-            let mut proxy = Proxy::new(outbox, inbox, carrier, lanes);
             let is_over = Arc::clone(&self.is_over);
-            self.proxies.push(spawn(move || {
-                // Where there are more threads than processors, others need this one.
-                let mut idle = 0;
-                while !is_over.load(Ordering::Relaxed) {
-                    match proxy.turn() {
-                        Ok(true) => idle = 0,
-                        Ok(false) if idle < SPINS => idle += 1,
-                        Ok(false) => yield_now(),
-                        Err(error) => return eprintln!("{error}"),
-                    }
-                    std::hint::spin_loop();
-                }
-            }));
+            let proxy = if addresses.is_some() {
+                let carrier = Driven::new(context, outbox.clone(), target, credits)?;
+                let proxy = Proxy::new(outbox, inbox, carrier, lanes);
+                spawn(move || carry(proxy, &is_over))
+            } else {
+                let carrier = Copying::new(outbox.clone(), target, credits, Arc::default());
+                let proxy = Proxy::new(outbox, inbox, carrier, lanes);
+                spawn(move || carry(proxy, &is_over))
+            };
+            self.proxies.push(proxy);
         }
         Ok(())
+    }
+
+    /// Where both ranks' slots are, if they are on GPUs: both ranks are of one process, so that one
+    /// GPU reaches the other's memory at the same address.
+    fn addresses(&mut self) -> Option<[u64; 2]> {
+        const FIRST: usize = 48;
+        let own = self.slots.as_ref()?.address();
+        let number = self.number;
+        self.words_at(4 * *BOX)[FIRST + number].store(own, Ordering::Relaxed);
+        self.meet();
+        let all = self.words_at(4 * *BOX);
+        Some([0, 1].map(|rank| all[FIRST + rank].load(Ordering::Relaxed)))
     }
 
     /// Waits for the other process.
@@ -356,6 +385,26 @@ impl Rank {
             )
             .into()),
         }
+    }
+}
+
+/// Where the slots of an outbox and an inbox are in a block.
+fn slots_in(block: u64, shape: Shape) -> [u64; 2] {
+    [block, block + shape.bytes_on_device() as u64]
+}
+
+/// Passes slots until the rank is over.
+fn carry(mut proxy: Proxy<impl Carrier>, is_over: &AtomicBool) {
+    // Where there are more threads than processors, others need this one.
+    let mut idle = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        match proxy.turn() {
+            Ok(true) => idle = 0,
+            Ok(false) if idle < SPINS => idle += 1,
+            Ok(false) => yield_now(),
+            Err(error) => return eprintln!("{error}"),
+        }
+        std::hint::spin_loop();
     }
 }
 

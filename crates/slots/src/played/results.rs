@@ -6,7 +6,7 @@ use spark_ccl_types::{DType, ReduceOp};
 use super::buffers::Call;
 use super::world::{LANES, World};
 use crate::Form;
-use crate::conformance::{Make, copying, delayed};
+use crate::conformance::{Make, copying, delayed, placed, written};
 use crate::linked::tests::devices::over_devices;
 use crate::linked::tests::{over_memory, over_sockets};
 use crate::route::OPERATIONS;
@@ -72,7 +72,7 @@ fn check_in(world: &mut World, calls: std::ops::Range<u64>) {
 
 #[test]
 fn two_ranks_have_the_sums_of_their_elements() {
-    for make in [copying, delayed] {
+    for make in [copying, delayed, written, placed] {
         for (form, seed) in [(Form::Direct, 0), (Form::Shared, 100)] {
             for ahead in [1, 2, 4] {
                 check(make, form, 2, ahead, seed..seed + 60);
@@ -85,6 +85,7 @@ fn two_ranks_have_the_sums_of_their_elements() {
 fn more_ranks_have_them_too() {
     for ranks in [3, 4, 8] {
         for (form, seed) in [(Form::Direct, 200), (Form::Shared, 300)] {
+            check(placed, form, ranks, 2, seed..seed + 40 / ranks as u64);
             check(delayed, form, ranks, 2, seed..seed + 80 / ranks as u64);
         }
     }
@@ -99,6 +100,7 @@ fn short_calls_go_by_packets() {
         (delayed, 3, 200),
         (delayed, 4, 400),
         (copying, 2, 600),
+        (placed, 2, 650),
         (over_memory, 2, 700),
         (over_sockets, 3, 800),
         (over_devices, 3, 820),

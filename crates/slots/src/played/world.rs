@@ -113,12 +113,6 @@ pub(super) struct World {
     pub(super) faults: Mutex<Vec<Error>>,
 }
 
-fn start(of: &PostBox) -> u64 {
-    of.counter(0, Counter::Published)
-        .as_ptr()
-        .expose_provenance() as u64
-}
-
 impl World {
     pub(super) fn new(
         make: Make,
@@ -143,7 +137,7 @@ impl World {
         };
         for rank in 0..ranks {
             let ends: Vec<_> = (0..ranks).map(|peer| ends.remove(&(rank, peer))).collect();
-            world.ranks.push(Rank::new(rank, &ends, shape));
+            world.ranks.push(Rank::new(rank, &ends));
             let proxy = |end: PairEnd| Proxy::new(end.outbox, end.inbox, end.carrier, 0..LANES);
             world
                 .proxies
@@ -283,11 +277,14 @@ impl Cta {
 }
 
 impl Rank {
-    fn new(rank: usize, ends: &[Option<PairEnd>], shape: Shape) -> Self {
+    fn new(rank: usize, ends: &[Option<PairEnd>]) -> Self {
+        // All have the same shape.
+        let shape = ends.iter().flatten().next().unwrap().outbox.shape();
         let boxes = ends.iter().map(|end| {
-            end.as_ref().map_or(Boxes::default(), |end| Boxes {
-                outbox: start(&end.outbox),
-                inbox: start(&end.inbox),
+            end.as_ref().map_or(Boxes::default(), |end| {
+                let both = [end.outbox.place(), end.inbox.place()];
+                let slots = both.map(|place| place.slots);
+                Boxes::new(shape, both.map(|place| place.start), Some(slots))
             })
         });
         let boxes: Vec<_> = boxes.collect();
@@ -306,7 +303,7 @@ impl Rank {
             control: control.as_ptr().expose_provenance() as u64,
             failure: failure.as_ptr().expose_provenance() as u64,
             journal: journal.as_ptr().expose_provenance() as u64,
-            slots: shape.slots() as u64,
+            heads: shape.heads() as u64,
             stride: shape.stride() as u64,
             packets: shape.packets() as u64,
             lanes: LANES as u32,

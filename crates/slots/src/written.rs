@@ -1,0 +1,112 @@
+//! A carrier for tests that writes slots as RDMA devices do: the parts of a slot in their order,
+//! while those of other slots come in between; wherever the slots are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use spark_ccl_testing::scramble;
+
+use crate::{Carrier, Copying, Error, Move, Place, PostBox, Slot};
+
+/// How many slots it takes at a time.
+const ROOM: usize = 3;
+
+pub(crate) struct Written {
+    outbox: PostBox,
+    inbox: PostBox,
+    /// For what does not depend on where slots are.
+    copying: Copying,
+    flying: Vec<(Slot, Vec<Move>)>,
+    done: Vec<Slot>,
+    random: u64,
+}
+
+impl Written {
+    pub(crate) fn new(
+        outbox: PostBox,
+        inbox: PostBox,
+        peer: PostBox,
+        is_gone: Arc<AtomicBool>,
+        seed: u64,
+    ) -> Self {
+        Self {
+            copying: Copying::new(outbox.clone(), inbox.clone(), peer, is_gone),
+            outbox,
+            inbox,
+            flying: Vec::new(),
+            done: Vec::new(),
+            random: seed,
+        }
+    }
+
+    /// A part of a slot arrives, or nothing.
+    fn pass_time(&mut self) {
+        self.random = scramble(self.random, 1);
+        let any = self.random as usize % (self.flying.len() + 1);
+        let Some((slot, moves)) = self.flying.get_mut(any) else {
+            return;
+        };
+        write(moves.remove(0));
+        if moves.is_empty() {
+            // What the proxies read is in the boxes, wherever the slots are.
+            assert_eq!(self.inbox.record(*slot), self.outbox.record(*slot));
+            assert_eq!(self.inbox.flag(*slot).load(Ordering::Relaxed), slot.number);
+            self.done.push(*slot);
+            self.flying.remove(any);
+        }
+    }
+}
+
+/// Copies a part. A word, as a flag is, is stored so that a kernel which sees it sees all before
+/// it.
+fn write(one: Move) {
+    const WORD: usize = size_of::<AtomicU64>();
+    let from: *const u8 = std::ptr::with_exposed_provenance(one.from as usize);
+    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(one.to as usize);
+    if one.bytes != WORD {
+        // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::moves`). The slot has
+        // not completed, so its kernel does not write it, and the peer has consumed the one in its
+        // place, so no kernel uses that before its flag.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, one.bytes) };
+        return;
+    }
+    // SAFETY: as above; words of a box are aligned, and used as atomics only.
+    let [from, to] = unsafe { [from.cast_mut(), to].map(|at| AtomicU64::from_ptr(at.cast())) };
+    // Release pairs with `acquire_long` in the kernel's `Slots::has_come`.
+    to.store(from.load(Ordering::Relaxed), Ordering::Release);
+}
+
+impl Carrier for Written {
+    unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
+        self.pass_time();
+        let has_room = self.flying.len() < ROOM;
+        if has_room {
+            let to: Place = self.inbox.place();
+            let moves = self.outbox.moves(slot, payload, consumed, to);
+            self.flying.push((slot, moves.collect()));
+            self.give_credit(slot.lane, consumed)?;
+        }
+        Ok(has_room)
+    }
+
+    fn completed(&mut self) -> Result<Option<Slot>, Error> {
+        self.pass_time();
+        Ok(self.done.pop())
+    }
+
+    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
+        self.copying.give_credit(lane, total)
+    }
+
+    fn credit(&mut self, lane: usize) -> u64 {
+        self.copying.credit(lane)
+    }
+
+    fn post_packets(&mut self, number: u64, words: &[u64]) -> Result<bool, Error> {
+        self.copying.post_packets(number, words)
+    }
+
+    fn health(&mut self) -> Result<(), Error> {
+        self.copying.health()
+    }
+}
