@@ -37,6 +37,9 @@ while IFS=$'\t' read -r todo name folder program; do
     [ "$name" != staged ] ||
         SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q --skip processes:: --skip failures:: --skip unstaged:: "$@"
 done <"$libraries/programs"
+# Slots on GPUs, which fake RDMA devices write.
+test_programs --workspace --test on_device >"$libraries/programs"
+on_fakes "$(awk -F'\t' '$2 == "on_device" { print $4 }' "$libraries/programs")" -q "$@"
 test_programs --workspace --lib >"$libraries/programs"
 cuda=$(awk -F'\t' '$2 == "spark_ccl_cuda" { print $4 }' "$libraries/programs")
 (cd crates/cuda && on_fakes "$cuda" -q "$@")
