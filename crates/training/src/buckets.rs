@@ -7,16 +7,17 @@ mod report;
 use std::ops::Range;
 use std::time::Instant;
 
-use filling::plan;
+use filling::{buffer_len, plan};
 pub use report::Absent;
 use report::{NotFinite, Reports};
-use spark_ccl::{Communicator, DType, Failed, Pending, RedOp};
+use spark_ccl::{Communicator, DType, Failed, Pending, RedOp, Registered};
 
+use crate::contents::Contents;
 use crate::error::Error;
 use crate::model::Model;
 use crate::plan::{Plan, Readiness};
 use crate::timeline::{StepTimes, Timeline};
-use crate::values::{Number, Values, each};
+use crate::values::{Number, each};
 use crate::world::World;
 
 /// How gradients are reduced. All ranks need the same.
@@ -112,16 +113,14 @@ pub struct Buckets {
     model: Model,
     options: Options,
     world: World,
-    plan: Plan,
-    names: Vec<String>,
-    buffers: Vec<Buffer>,
+    layout: Layout,
     readiness: Readiness,
     /// By tensor: whether its part of the bucket has a gradient of this step.
     is_filled: Vec<bool>,
     /// The tensors in the order in which they became ready in this step.
     ready_order: Vec<usize>,
-    /// The order of the next step's buckets, if it is another one.
-    next_order: Option<Vec<usize>>,
+    /// The next step's buckets, if they are others.
+    next: Option<Layout>,
     /// Whether the order of the first step is known.
     is_ordered: bool,
     not_finite: Option<NotFinite>,
@@ -131,11 +130,19 @@ pub struct Buckets {
     timeline: Timeline,
 }
 
+/// Buckets and their memory.
+#[derive(Debug)]
+struct Layout {
+    plan: Plan,
+    names: Vec<String>,
+    buffers: Vec<Buffer>,
+}
+
 /// The memory of a bucket.
 #[derive(Debug)]
 enum Buffer {
-    Here(Values),
-    InFlight(Pending<Values>),
+    Here(Contents),
+    InFlight(Pending<Contents>),
     /// Lost in a failed call, or lent to the optimizer.
     Away,
 }
@@ -162,25 +169,21 @@ impl Buckets {
         model.agree(comm)?;
         let order: Vec<_> = (0..model.tensors().len()).rev().collect();
         let plan = plan(model, &order, &options)?;
-        let mut buckets = Self {
+        Ok(Self {
             model: model.clone(),
             world: World::of(comm),
-            names: Vec::new(),
-            buffers: Vec::new(),
             readiness: Readiness::new(&plan),
+            layout: Layout::new(comm, model, plan, options.sharing)?,
             is_filled: vec![false; order.len()],
             ready_order: Vec::new(),
-            next_order: None,
+            next: None,
             is_ordered: false,
             not_finite: None,
             step: 0,
             phase: Phase::Finished,
             timeline: Timeline::new(),
-            plan,
             options,
-        };
-        buckets.allocate()?;
-        Ok(buckets)
+        })
     }
 
     /// The tensors.
@@ -190,7 +193,7 @@ impl Buckets {
 
     /// Which tensors share a bucket.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.layout.plan
     }
 
     /// How many steps are finished. One that has failed is not; one whose gradients were
@@ -254,7 +257,7 @@ impl Buckets {
         self.begin()?;
         self.add(tensor, gradient)?;
         self.ready_order.push(tensor);
-        let complete = self.readiness.mark(&self.plan, tensor);
+        let complete = self.readiness.mark(&self.layout.plan, tensor);
         let started = self.start(comm, complete);
         self.unless_failed(started)?;
         self.timeline.drove(since);
@@ -269,7 +272,7 @@ impl Buckets {
     pub fn progress(&mut self) -> Result<(), Error> {
         let since = Instant::now();
         let is_done = |buffer: &Buffer| matches!(buffer, Buffer::InFlight(it) if it.test());
-        let done: Vec<_> = self.buffers.iter().map(is_done).collect();
+        let done: Vec<_> = self.layout.buffers.iter().map(is_done).collect();
         self.timeline.drove(since);
         for (bucket, _) in done.iter().enumerate().filter(|(_, is_done)| **is_done) {
             self.wait(bucket)?;
@@ -285,7 +288,7 @@ impl Buckets {
     /// request ([`Options::find_non_finite`]), after which the next step can begin.
     pub fn finish(&mut self, comm: &Communicator) -> Result<StepReport, Error> {
         let absent = self.conclude(comm)?;
-        for bucket in 0..self.buffers.len() {
+        for bucket in 0..self.layout.buffers.len() {
             self.wait(bucket)?;
         }
         Ok(self.end(absent))
@@ -299,7 +302,7 @@ impl Buckets {
         let info = self.model.tensors().get(tensor);
         let is_whole = self.options.sharing == Sharing::Replicated;
         let values = (self.phase == Phase::Finished && is_whole && info.is_some())
-            .then(|| self.plan.place(tensor))
+            .then(|| self.layout.plan.place(tensor))
             .and_then(|(bucket, part)| Some((self.values(bucket)?, part)));
         let Some((values, part)) = values.filter(|(_, part)| part.len == into.len()) else {
             let problem = format!(
@@ -325,9 +328,9 @@ impl Buckets {
 
     /// The rank's bytes of gradients.
     pub(crate) fn bytes(&self) -> usize {
-        let buckets = self.plan.buckets().iter();
+        let buckets = self.layout.plan.buckets().iter();
         buckets
-            .map(|it| self.buffer_len(it.len) * it.dtype.size())
+            .map(|it| buffer_len(self.options.sharing, self.world, it.len) * it.dtype.size())
             .sum()
     }
 
@@ -341,7 +344,7 @@ impl Buckets {
 
     /// The elements of a bucket whose result this rank has.
     pub(crate) fn owned(&self, bucket: usize) -> Range<usize> {
-        let len = self.plan.buckets()[bucket].len;
+        let len = self.layout.plan.buckets()[bucket].len;
         match self.options.sharing {
             Sharing::Replicated => 0..len,
             Sharing::Sharded => self.world.own(len),
@@ -369,7 +372,7 @@ impl Buckets {
         let concluded = self.unless_failed(concluded)?;
         if let Err(error) = &concluded {
             debug_assert!(matches!(error, Error::NotFinite(_)));
-            for bucket in 0..self.buffers.len() {
+            for bucket in 0..self.layout.buffers.len() {
                 self.wait(bucket)?;
             }
             self.phase = Phase::Finished;
@@ -380,14 +383,14 @@ impl Buckets {
 
     /// Waits for a bucket. Nothing if it was waited for before.
     pub(crate) fn wait(&mut self, bucket: usize) -> Result<(), Error> {
-        match std::mem::replace(&mut self.buffers[bucket], Buffer::Away) {
+        match std::mem::replace(&mut self.layout.buffers[bucket], Buffer::Away) {
             Buffer::InFlight(pending) => {
                 let outcome = self.blocked(|| pending.wait());
                 self.timeline.ended();
                 let outcome = outcome.map_err(|failed| failed.error.into());
-                self.buffers[bucket] = Buffer::Here(self.unless_failed(outcome)?);
+                self.layout.buffers[bucket] = Buffer::Here(self.unless_failed(outcome)?);
             }
-            other => self.buffers[bucket] = other,
+            other => self.layout.buffers[bucket] = other,
         }
         Ok(())
     }
@@ -419,13 +422,13 @@ impl Buckets {
 
     /// Gives all ranks each rank's share of a bucket. Waited for like a reduction.
     pub(crate) fn gather(&mut self, comm: &Communicator, bucket: usize) -> Result<(), Error> {
-        let values = match std::mem::replace(&mut self.buffers[bucket], Buffer::Away) {
+        let values = match std::mem::replace(&mut self.layout.buffers[bucket], Buffer::Away) {
             Buffer::Here(values) => values,
             Buffer::InFlight(_) | Buffer::Away => return Err(Error::Stale { step: self.step }),
         };
-        let name = &self.names[bucket];
-        let started = each!(values, vector => start_gather(comm, vector, name))?;
-        self.buffers[bucket] = Buffer::InFlight(started);
+        let name = &self.layout.names[bucket];
+        let started = each!(Contents, values, numbers => start_gather(comm, numbers, name))?;
+        self.layout.buffers[bucket] = Buffer::InFlight(started);
         self.timeline.started();
         Ok(())
     }
@@ -436,16 +439,16 @@ impl Buckets {
     }
 
     /// The numbers of a bucket that is not in flight, to be changed.
-    pub(crate) fn values_mut(&mut self, bucket: usize) -> Result<&mut Values, Error> {
-        match &mut self.buffers[bucket] {
+    pub(crate) fn values_mut(&mut self, bucket: usize) -> Result<&mut Contents, Error> {
+        match &mut self.layout.buffers[bucket] {
             Buffer::Here(values) => Ok(values),
             Buffer::InFlight(_) | Buffer::Away => Err(Error::Stale { step: self.step }),
         }
     }
 
     /// The numbers of a bucket that is not in flight.
-    pub(crate) fn values(&self, bucket: usize) -> Option<&Values> {
-        match &self.buffers[bucket] {
+    pub(crate) fn values(&self, bucket: usize) -> Option<&Contents> {
+        match &self.layout.buffers[bucket] {
             Buffer::Here(values) => Some(values),
             Buffer::InFlight(_) | Buffer::Away => None,
         }
@@ -458,10 +461,13 @@ fn invalid(what: &'static str, problem: String) -> Error {
 
 fn start_gather<T: Number>(
     comm: &Communicator,
-    buffer: Vec<T>,
+    buffer: Registered<T>,
     name: &str,
-) -> Result<Pending<Values>, Error> {
+) -> Result<Pending<Contents>, Error>
+where
+    Contents: From<Registered<T>>,
+{
     let call = comm.all_gather_in_place(buffer).named(name);
     let pending = call.start().map_err(|failed| failed.error)?;
-    Ok(pending.map(T::wrap))
+    Ok(pending.map(Contents::from))
 }

@@ -24,7 +24,7 @@ use crate::optimizer::Optimizer;
 use crate::parameters::{Parameters, write};
 use crate::sampler::Sampler;
 use crate::shares::round_into;
-use crate::values::Values;
+use crate::values::{Values, each};
 
 /// A problem with a file.
 fn wrong(file: &Path, problem: impl std::fmt::Display) -> Complaint {
@@ -110,7 +110,7 @@ impl<O: Optimizer> DataParallel<O> {
         let tensors = model.tensors().iter().zip(&loaded.parameters).enumerate();
         let mut written = tensors.map(|(tensor, (info, loaded))| {
             let mut values = Values::zeros(info.dtype, info.len()).map_err(Complaint::from)?;
-            round_into(&mut values, 0, loaded);
+            each!(Values, &mut values, it => round_into(it, loaded));
             write(parameters, tensor, info, values.bytes())
         });
         let written = written.try_for_each(|it| it);

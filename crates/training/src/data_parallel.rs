@@ -5,6 +5,7 @@ use spark_ccl::{Communicator, DType};
 
 use crate::agreement::{self, Complaint, Outcome};
 use crate::buckets::{Buckets, Options, Sharing, StepReport};
+use crate::contents::Contents;
 use crate::error::Error;
 use crate::model::Model;
 use crate::optimizer::Optimizer;
@@ -223,12 +224,13 @@ impl<O: Optimizer> DataParallel<O> {
         for part in &parts {
             let range = self.shares.by_tensor[part.tensor].range.clone();
             let begin = part.begin + range.start;
-            let gradients = each!(&*values, it => as_f32(&it[begin..begin + range.len()]));
+            let gradients =
+                each!(Contents, &*values, it => as_f32(&it[begin..begin + range.len()]));
             let tensor = (part.tensor, &model.tensors()[part.tensor]);
             let changed = self
                 .shares
                 .update(&self.optimizer, step, tensor, &gradients);
-            round_into(values, begin, changed);
+            each!(Contents, values, it => round_into(&mut it[begin..], changed));
         }
         Ok(())
     }
@@ -245,9 +247,9 @@ impl<O: Optimizer> DataParallel<O> {
                 let bytes = part.begin * size..(part.begin + part.len) * size;
                 write(parameters, part.tensor, info, &values.bytes()[bytes])?;
             } else {
-                let numbers = each!(&*values, it => as_f32(&it[part.range()]));
+                let numbers = each!(Contents, &*values, it => as_f32(&it[part.range()]));
                 let mut rounded = Values::zeros(info.dtype, part.len).map_err(Complaint::from)?;
-                round_into(&mut rounded, 0, &numbers);
+                each!(Values, &mut rounded, it => round_into(it, &numbers));
                 write(parameters, part.tensor, info, rounded.bytes())?;
             }
         }

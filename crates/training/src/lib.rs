@@ -14,6 +14,7 @@
 mod agreement;
 mod buckets;
 mod checkpoint;
+mod contents;
 mod data_parallel;
 mod error;
 #[cfg(any(test, fuzzing))]

@@ -43,7 +43,7 @@ impl Shares {
             let bytes = bytes_of(parameters, tensor, info)?;
             values.bytes_mut().copy_from_slice(&bytes);
             by_tensor.push(Share {
-                parameters: each!(&values, it => as_f32(&it[range.clone()])),
+                parameters: each!(Values, &values, it => as_f32(&it[range.clone()])),
                 states: vec![vec![0.0; range.len()]; optimizer.states().len()],
                 range,
             });
@@ -104,12 +104,10 @@ pub(crate) fn as_f32<T: Number>(values: &[T]) -> Vec<f32> {
     values.iter().map(|it| it.to_f32()).collect()
 }
 
-/// Writes numbers into a buffer of any type, from `begin` on.
-pub(crate) fn round_into(values: &mut Values, begin: usize, numbers: &[f32]) {
-    each!(values, own => {
-        let own = &mut own[begin..begin + numbers.len()];
-        own.iter_mut().zip(numbers).for_each(|(own, it)| *own = Number::from_f32(*it));
-    });
+/// Writes numbers of any type.
+pub(crate) fn round_into<T: Number>(own: &mut [T], numbers: &[f32]) {
+    let pairs = own.iter_mut().zip(numbers);
+    pairs.for_each(|(own, it)| *own = T::from_f32(*it));
 }
 
 #[cfg(test)]

@@ -20,9 +20,6 @@ pub trait Number: Element + sealed::Sealed {
     fn is_a_number(self) -> bool;
 
     #[doc(hidden)]
-    fn wrap(vector: Vec<Self>) -> Values;
-
-    #[doc(hidden)]
     fn of(values: &Values) -> Option<&[Self]>;
 
     #[doc(hidden)]
@@ -46,14 +43,14 @@ pub enum Values {
     Bf16(Vec<bf16>),
 }
 
-/// Does the same with the vector of any type.
+/// Does the same with the numbers of any type, of an enum with a variant for each.
 macro_rules! each {
-    ($values:expr, $vector:ident => $result:expr) => {
+    ($of:ident, $values:expr, $numbers:ident => $result:expr) => {
         match $values {
-            $crate::values::Values::F32($vector) => $result,
-            $crate::values::Values::F64($vector) => $result,
-            $crate::values::Values::F16($vector) => $result,
-            $crate::values::Values::Bf16($vector) => $result,
+            $of::F32($numbers) => $result,
+            $of::F64($numbers) => $result,
+            $of::F16($numbers) => $result,
+            $of::Bf16($numbers) => $result,
         }
     };
 }
@@ -71,13 +68,7 @@ impl Values {
             DType::F64 => Ok(Self::F64(vec![0.0; len])),
             DType::F16 => Ok(Self::F16(vec![f16::ZERO; len])),
             DType::Bf16 => Ok(Self::Bf16(vec![bf16::ZERO; len])),
-            other => Err(Error::Invalid {
-                what: "a tensor's type",
-                problem: format!(
-                    "{other}: tensors that are trained are float, double, half or \
-                                  bfloat16"
-                ),
-            }),
+            other => Err(not_trained(other)),
         }
     }
 
@@ -93,7 +84,7 @@ impl Values {
 
     /// How many.
     pub fn len(&self) -> usize {
-        each!(self, vector => vector.len())
+        each!(Values, self, vector => vector.len())
     }
 
     /// Whether there are none.
@@ -103,12 +94,12 @@ impl Values {
 
     /// Their bytes, in this machine's order.
     pub fn bytes(&self) -> &[u8] {
-        each!(self, vector => bytemuck::cast_slice(vector))
+        each!(Values, self, vector => bytemuck::cast_slice(vector))
     }
 
     /// Their bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        each!(self, vector => bytemuck::cast_slice_mut(vector))
+        each!(Values, self, vector => bytemuck::cast_slice_mut(vector))
     }
 
     /// The numbers, if they are of this type.
@@ -120,10 +111,13 @@ impl Values {
     pub fn get_mut<T: Number>(&mut self) -> Option<&mut [T]> {
         T::of_mut(self)
     }
+}
 
-    /// Writes zeros into this part.
-    pub(crate) fn clear(&mut self, range: std::ops::Range<usize>) {
-        each!(self, vector => vector[range].fill(bytemuck::Zeroable::zeroed()));
+/// The error for tensors of another type.
+pub(crate) fn not_trained(dtype: DType) -> Error {
+    Error::Invalid {
+        what: "a tensor's type",
+        problem: format!("{dtype}: tensors that are trained are float, double, half or bfloat16"),
     }
 }
 
@@ -148,10 +142,6 @@ macro_rules! numbers {
 
             fn is_a_number(self) -> bool {
                 self.is_finite()
-            }
-
-            fn wrap(vector: Vec<Self>) -> Values {
-                Values::$variant(vector)
             }
 
             fn of(values: &Values) -> Option<&[Self]> {

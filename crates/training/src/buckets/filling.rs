@@ -1,8 +1,9 @@
 //! The inner steps of [`Buckets`]: gradients are added, and calls are started.
 
 use super::{
-    Buckets, Buffer, Communicator, DType, Error, Failed, Model, NotFinite, Number, Options, Phase,
-    Plan, Range, Readiness, RedOp, Reduce, Reports, Sharing, Values, report,
+    Buckets, Buffer, Communicator, Contents, DType, Error, Failed, Layout, Model, NotFinite,
+    Number, Options, Phase, Plan, Range, Readiness, RedOp, Reduce, Registered, Reports, Sharing,
+    World, report,
 };
 use crate::agreement;
 use crate::values::each;
@@ -16,31 +17,40 @@ pub(super) fn plan(model: &Model, order: &[usize], options: &Options) -> Result<
     })
 }
 
-impl Buckets {
-    /// The elements of a buffer for a bucket of `len` elements.
-    pub(super) fn buffer_len(&self, len: usize) -> usize {
-        match self.options.sharing {
-            Sharing::Replicated => len,
-            Sharing::Sharded => self.world.padded(len),
-        }
+/// The elements of a buffer for a bucket of `len` elements.
+pub(super) fn buffer_len(sharing: Sharing, world: World, len: usize) -> usize {
+    match sharing {
+        Sharing::Replicated => len,
+        Sharing::Sharded => world.padded(len),
     }
+}
 
-    /// Makes buffers for the plan.
-    pub(super) fn allocate(&mut self) -> Result<(), Error> {
-        self.buffers.clear();
-        self.names.clear();
-        for bucket in self.plan.buckets() {
-            let values = Values::zeros(bucket.dtype, self.buffer_len(bucket.len))?;
+impl Layout {
+    /// Makes buffers for a plan. Collective.
+    pub(super) fn new(
+        comm: &Communicator,
+        model: &Model,
+        plan: Plan,
+        sharing: Sharing,
+    ) -> Result<Self, Error> {
+        let (mut names, mut buffers) = (Vec::new(), Vec::new());
+        for bucket in plan.buckets() {
+            let len = buffer_len(sharing, World::of(comm), bucket.len);
+            buffers.push(Buffer::Here(Contents::zeros(comm, bucket.dtype, len)?));
             let first = bucket.parts.first().map(|part| part.tensor);
-            let first = first.map_or("", |tensor| &self.model.tensors()[tensor].name);
+            let first = first.map_or("", |tensor| &model.tensors()[tensor].name);
             let others = bucket.parts.len().saturating_sub(1);
-            self.names
-                .push(format!("gradients of {first:?} and {others} more"));
-            self.buffers.push(Buffer::Here(values));
+            names.push(format!("gradients of {first:?} and {others} more"));
         }
-        Ok(())
+        Ok(Self {
+            plan,
+            names,
+            buffers,
+        })
     }
+}
 
+impl Buckets {
     /// Begins the next step if the last one is finished.
     pub(super) fn begin(&mut self) -> Result<(), Error> {
         match self.phase {
@@ -48,11 +58,10 @@ impl Buckets {
             Phase::Failed => return Err(Error::Stale { step: self.step }),
             Phase::Finished => {}
         }
-        if let Some(order) = self.next_order.take() {
-            self.plan = plan(&self.model, &order, &self.options)?;
-            self.allocate()?;
+        if let Some(next) = self.next.take() {
+            self.layout = next;
         }
-        self.readiness = Readiness::new(&self.plan);
+        self.readiness = Readiness::new(&self.layout.plan);
         self.is_filled.fill(false);
         self.ready_order.clear();
         self.not_finite = None;
@@ -69,8 +78,8 @@ impl Buckets {
             self.not_finite = element.map(|element| NotFinite { tensor, element });
         }
         let is_first = !std::mem::replace(&mut self.is_filled[tensor], true);
-        let (bucket, part) = self.plan.place(tensor);
-        let Buffer::Here(values) = &mut self.buffers[bucket] else {
+        let (bucket, part) = self.layout.plan.place(tensor);
+        let Buffer::Here(values) = &mut self.layout.buffers[bucket] else {
             return Err(Error::Stale { step: self.step });
         };
         let range = part.range();
@@ -90,7 +99,7 @@ impl Buckets {
                 format!("tensor {tensor} of a model with {count}")
             }
             Some(info) => {
-                let reduced = self.plan.buckets()[self.plan.place(tensor).0].dtype;
+                let reduced = self.layout.plan.buckets()[self.layout.plan.place(tensor).0].dtype;
                 let (name, seen) = (&info.name, gradient.len());
                 if seen != info.len() {
                     format!(
@@ -132,11 +141,11 @@ impl Buckets {
         };
         for bucket in buckets {
             let Buffer::Here(mut values) =
-                std::mem::replace(&mut self.buffers[bucket], Buffer::Away)
+                std::mem::replace(&mut self.layout.buffers[bucket], Buffer::Away)
             else {
                 return Err(Error::Stale { step: self.step });
             };
-            let described = &self.plan.buckets()[bucket];
+            let described = &self.layout.plan.buckets()[bucket];
             for part in &described.parts {
                 if !self.is_filled[part.tensor] {
                     values.clear(part.range());
@@ -144,10 +153,11 @@ impl Buckets {
             }
             // What it holds of the last step's result.
             values.clear(described.len..values.len());
-            let name = &self.names[bucket];
+            let name = &self.layout.names[bucket];
             let sharing = self.options.sharing;
-            let started = each!(values, vector => reduce(comm, vector, op, sharing, name));
-            self.buffers[bucket] = Buffer::InFlight(started?);
+            let started =
+                each!(Contents, values, numbers => reduce(comm, numbers, op, sharing, name));
+            self.layout.buffers[bucket] = Buffer::InFlight(started?);
             self.timeline.started();
         }
         Ok(())
@@ -197,7 +207,11 @@ impl Buckets {
                 .rev()
                 .filter(|&tensor| !is_there[tensor]),
         );
-        self.next_order = Some(order);
+        let plan = plan(&self.model, &order, &self.options)?;
+        if plan != self.layout.plan {
+            let sharing = self.options.sharing;
+            self.next = Some(Layout::new(comm, &self.model, plan, sharing)?);
+        }
         Ok(())
     }
 
@@ -223,11 +237,14 @@ fn add<T: Number, G: Number>(own: &mut [T], gradient: &[G], as_own: fn(G) -> T, 
 /// Starts to reduce a bucket.
 fn reduce<T: Number>(
     comm: &Communicator,
-    buffer: Vec<T>,
+    buffer: Registered<T>,
     op: RedOp,
     sharing: Sharing,
     name: &str,
-) -> Result<spark_ccl::Pending<Values>, Error> {
+) -> Result<spark_ccl::Pending<Contents>, Error>
+where
+    Contents: From<Registered<T>>,
+{
     let call = match sharing {
         Sharing::Replicated => comm.all_reduce_in_place(buffer, op),
         Sharing::Sharded => comm.reduce_scatter_in_place(buffer, op),
@@ -236,5 +253,5 @@ fn reduce<T: Number>(
         .named(name)
         .start()
         .map_err(|Failed { error, .. }| error)?;
-    Ok(pending.map(T::wrap))
+    Ok(pending.map(Contents::from))
 }

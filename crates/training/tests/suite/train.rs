@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use spark_ccl::{Communicator, rank_variables};
 use spark_ccl_testing::{scramble, seed};
 
@@ -149,13 +150,17 @@ struct Ranks(Vec<Child>);
 
 impl Ranks {
     fn start(count: usize, arguments: &[&str]) -> Self {
+        Self::start_with(count, arguments, &[])
+    }
+
+    fn start_with(count: usize, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let id = Communicator::builder().unique_id().unwrap();
         let ranks = (0..count).map(|rank| {
             let mut command = command(arguments);
             command
                 .envs(rank_variables(&id, rank, count))
-                .spawn()
-                .unwrap()
+                .envs(variables.iter().copied());
+            command.spawn().unwrap()
         });
         Self(ranks.collect())
     }
@@ -166,6 +171,12 @@ impl Ranks {
         victim.kill().unwrap();
         let output = victim.wait_with_output().unwrap();
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Stops one for good. The others cannot tell it from one that hangs.
+    fn stop(&self, rank: usize) {
+        let pid = Pid::from_raw(self.0[rank].id().cast_signed()).unwrap();
+        kill_process(pid, Signal::STOP).unwrap();
     }
 
     /// Their outputs when they have ended.
@@ -251,6 +262,43 @@ fn kill_ranks(rounds: u64, steps: u64) -> Vec<Duration> {
 #[test]
 fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
     assert_eq!(kill_ranks(3, 20).len(), 3);
+}
+
+/// Rank 0 of three, which writes and prints most, is stopped after some steps, or while a checkpoint
+/// is being written, and never wakes up. The others give up waiting, and go on without it.
+#[test]
+fn ranks_go_on_from_the_last_checkpoint_when_rank_0_stops() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = text(folder.path());
+    let arguments = ["steps=100", &text, "sharded=1"];
+    let alone = alone(&arguments);
+    for in_writing in [false, true] {
+        let checkpoints = folder.path().join(in_writing.to_string());
+        let at = format!("folder={}", checkpoints.display());
+        // How long calls wait for a rank that is there, and `recover` for its answer.
+        let soon = [("SPARK_CCL_TIMEOUT", "5"), ("SPARK_CCL_LOST_AFTER", "2")];
+        let mut ranks = Ranks::start_with(3, &[&arguments[..], &[&at]].concat(), &soon);
+        wait_until(|| last_step(&checkpoints) >= 5, "no checkpoint");
+        let is_writing = || !names(&checkpoints, ".writing-").is_empty();
+        wait_until(|| !in_writing || is_writing(), "nothing is written");
+        ranks.stop(0);
+        let stopped = last_step(&checkpoints);
+        wait_until(|| last_step(&checkpoints) == 100, "they do not go on");
+        let before = ranks.kill(0);
+        let outputs = ranks.outputs();
+        assert!(
+            stopped < 100 && outputs.iter().all(|it| it.status.success()),
+            "{outputs:?}"
+        );
+        let [said, printed] = [&outputs[0].stderr, &outputs[0].stdout]
+            .map(|it| String::from_utf8_lossy(it).into_owned());
+        assert!(
+            said.contains("rank 0 ") && said.contains("going on"),
+            "{said}"
+        );
+        assert!(printed.contains("2 ranks, "), "{printed}");
+        assert_alike(&losses(&(before + &printed)), &alone);
+    }
 }
 
 /// The times are a promise, which a busy machine may break.
