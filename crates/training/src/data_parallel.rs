@@ -1,6 +1,8 @@
 //! Training with the same parameters on all ranks: gradients, the optimizer and its state, which is
 //! divided among the ranks on request (ZeRO-1).
 
+use std::borrow::Cow;
+
 use spark_ccl::{Communicator, DType};
 
 use crate::agreement::{self, Complaint, Outcome};
@@ -224,8 +226,11 @@ impl<O: Optimizer> DataParallel<O> {
         for part in &parts {
             let range = self.shares.by_tensor[part.tensor].range.clone();
             let begin = part.begin + range.start;
-            let gradients =
-                each!(Contents, &*values, it => as_f32(&it[begin..begin + range.len()]));
+            let own = begin..begin + range.len();
+            let gradients = match values.get::<f32>() {
+                Some(all) => Cow::Borrowed(&all[own]),
+                None => Cow::Owned(each!(Contents, &*values, it => as_f32(&it[own]))),
+            };
             let tensor = (part.tensor, &model.tensors()[part.tensor]);
             let changed = self
                 .shares

@@ -196,6 +196,8 @@ impl Transformer {
         let active = (&layer.active[..], &mut active_back[..]);
         multiply_back(back, active, (of(DOWN), &mut down_back), 4 * width, width);
         ready(first + DOWN, &down_back)?;
+        // So that the next one takes its memory.
+        drop(down_back);
         for (back, &up) in active_back.iter_mut().zip(&layer.up) {
             *back *= activate_back(up);
         }
@@ -239,6 +241,7 @@ impl Transformer {
             width,
         );
         ready(first + PROJECTION, &projection_back)?;
+        drop(projection_back);
         let sizes = self.sizes(back.len() / width / self.context);
         let attention_back = attend_back(&mixed_back, &layer.joint, &layer.weights, sizes);
         let (mut normal_back, mut joint_back) = (zeros(&layer.normal1), zeros(of(JOINT)));
