@@ -7,13 +7,16 @@
 //!
 //! Everything derived is a pure function of hosts: [`cages()`] finds the PCI functions that share a
 //! cable, [`rails`](cluster::rails) the ports that join two hosts, [`Cluster`] how hosts are
-//! cabled. [`rdma`] and [`netif`] select the ports and interfaces that the library uses. This crate
-//! knows nothing about ranks, links or checks; `spark-perf doctor` judges.
+//! cabled. [`rdma`] and [`netif`] select the ports and interfaces that the library uses, [`Cores`]
+//! the cores that a rank has to itself. This crate knows nothing about links or checks;
+//! `spark-perf doctor` judges.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod cages;
+pub mod cgroup;
 pub mod cluster;
+mod cores;
 mod error;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -29,6 +32,7 @@ pub mod testing;
 
 pub use cages::cages;
 pub use cluster::Cluster;
+pub use cores::Cores;
 pub use error::Error;
 pub use host::{FORMAT, Host};
 pub use model::{

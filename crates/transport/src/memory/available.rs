@@ -4,7 +4,9 @@
 //! has to kill processes, not necessarily this one. The caller therefore checks first.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use spark_ccl_topology::cgroup;
 
 /// Bytes available without swapping on this machine and in each control group (so each container)
 /// that contains this process; `None` if the system does not tell.
@@ -17,7 +19,7 @@ pub fn available_bytes() -> Option<u64> {
         .ok()
         .and_then(|text| of_machine(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let groups = group_folders(&groups)
+    let groups = cgroup::folders(&groups, "memory")
         .into_iter()
         .filter_map(|folder| of_group(&folder));
     machine.into_iter().chain(groups).min()
@@ -40,33 +42,6 @@ fn of_machine(meminfo: &str) -> Option<u64> {
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
-}
-
-/// The directories of the memory controller that may limit this process, from `/proc/self/cgroup`:
-/// its group and all enclosing groups. Within a container some of them may not be visible.
-fn group_folders(groups: &str) -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-            continue;
-        };
-        let root = if controllers.is_empty() {
-            Path::new("/sys/fs/cgroup")
-        } else if controllers.split(',').any(|name| name == "memory") {
-            Path::new("/sys/fs/cgroup/memory")
-        } else {
-            continue;
-        };
-        let group = root.join(path.trim_start_matches('/'));
-        folders.extend(
-            group
-                .ancestors()
-                .take_while(|at| at.starts_with(root))
-                .map(PathBuf::from),
-        );
-    }
-    folders
 }
 
 fn of_group(folder: &Path) -> Option<u64> {
@@ -100,15 +75,11 @@ mod tests {
         #[test]
         fn any_text_of_the_system_is_read(
             meminfo in "(MemAvailable: {0,3}[0-9]{0,22} {0,2}(kB)?\\n|\\PC{0,20})",
-            groups in "([0-9:/a-z.,=]{0,20}\\n){0,4}",
             limit in "[0-9]{0,22}|max|\\PC{0,8}",
             used in "[0-9]{0,22}",
             stat in "(inactive_file |total_inactive_file |anon )?[0-9]{0,22}",
         ) {
             let _ = of_machine(&meminfo);
-            for folder in group_folders(&groups) {
-                prop_assert!(folder.starts_with("/sys/fs/cgroup"));
-            }
             if let Some(left) = headroom(&limit, &used, &stat) {
                 prop_assert!(limit.trim().parse().is_ok_and(|limit: u64| left <= limit));
             }
@@ -122,28 +93,6 @@ mod tests {
         assert_eq!(of_machine("MemTotal: 7 kB\n"), None);
         assert_eq!(of_machine("MemAvailable: many kB\n"), None);
         assert!(available_bytes().is_some_and(|bytes| bytes > 0));
-    }
-
-    #[test]
-    fn all_groups_around_the_process_count() {
-        let folders = |text| {
-            let folders = group_folders(text).into_iter();
-            folders
-                .map(|folder| folder.display().to_string())
-                .collect::<Vec<_>>()
-        };
-        assert_eq!(
-            folders("0::/user.slice/job\n"),
-            [
-                "/sys/fs/cgroup/user.slice/job",
-                "/sys/fs/cgroup/user.slice",
-                "/sys/fs/cgroup"
-            ]
-        );
-        assert_eq!(
-            folders("9:name=systemd:/\n4:hugetlb,memory:/box\n1:cpu:/box\ngarbage\n"),
-            ["/sys/fs/cgroup/memory/box", "/sys/fs/cgroup/memory"]
-        );
     }
 
     #[test]
