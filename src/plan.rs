@@ -37,6 +37,9 @@ pub struct Explanation {
     pub next_best: Option<(Algorithm, f64)>,
     /// Whether devices read messages of 32 KiB and more from registered memory.
     pub lends: bool,
+    /// How many threads of this rank help to copy and reduce, and what bounds their number; `None`
+    /// for calls that are too short.
+    pub helpers: Option<String>,
 }
 
 impl fmt::Display for Explanation {
@@ -49,6 +52,9 @@ impl fmt::Display for Explanation {
         f.write_str(")")?;
         if self.lends {
             f.write_str(", zero-copy between devices for messages of 32 KiB and more")?;
+        }
+        if let Some(helpers) = &self.helpers {
+            write!(f, ", {helpers}")?;
         }
         Ok(())
     }
@@ -151,6 +157,7 @@ impl Planner {
             modelled_us: self.estimate(signature, algorithm),
             next_best,
             lends: false,
+            helpers: None,
         }
     }
 

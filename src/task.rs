@@ -12,13 +12,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spark_ccl_sched::Rank;
-use spark_ccl_types::{Operation, Reduction, Side, Signature};
+use spark_ccl_types::{DType, Operation, Reduction, Side, Signature};
 pub(crate) use spec::{Spec, Tables};
 
 use crate::memory::buffer::Region;
 
 /// The error text for a timeout of 0.
 pub(crate) const NO_TIME: &str = "a timeout of 0: no call could be done in time";
+
+/// In calls of at least this many bytes, several threads copy and reduce.
+const LONG_BYTES: u64 = 1 << 20;
+
+/// Whether it pays to divide the work of a call among threads, whose longer buffer has so many
+/// elements.
+#[inline]
+pub(crate) fn is_long(dtype: DType, elements: u64) -> bool {
+    bytes(dtype, elements) >= LONG_BYTES
+}
+
+#[inline]
+fn bytes(dtype: DType, elements: u64) -> u64 {
+    elements.saturating_mul(dtype.size() as u64)
+}
 
 /// This rank, and how many there are.
 #[derive(Debug, Clone, Copy)]
@@ -58,6 +73,19 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn operation(&self) -> Operation {
         self.signature.operation
+    }
+
+    /// Whether it pays to divide its work among threads.
+    #[inline]
+    pub(crate) fn is_long(&self) -> bool {
+        self.has_bytes(LONG_BYTES)
+    }
+
+    /// Whether its longer buffer has at least so many bytes.
+    #[inline]
+    pub(crate) fn has_bytes(&self, least: u64) -> bool {
+        let elements = self.input.len.max(self.output.len) as u64;
+        bytes(self.signature.dtype, elements) >= least
     }
 
     pub(crate) fn is_on_device(&self) -> bool {

@@ -13,11 +13,12 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use spark_ccl_bootstrap::{HostId, Session, StreamId, StreamKind};
-use spark_ccl_compute::{Compute, Cpu};
+use spark_ccl_compute::{Compute, Cpu, Divided, Helpers};
 use spark_ccl_config::{Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
 use spark_ccl_log::Held;
 use spark_ccl_log::Mutex;
+use spark_ccl_topology::Cores;
 use spark_ccl_transport::rdma::link::Nics;
 
 use crate::error::Error;
@@ -27,6 +28,9 @@ use crate::plan::Network;
 pub const VERSION: &str = env!("BUILT_VERSION");
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;
+/// Seven gain little more, except with registered memory (`docs/what-bounds-it.md`), and programs
+/// may have a use for their cores.
+const MOST_HELPERS: usize = 3;
 
 /// The device that reduces elements.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,12 +43,12 @@ pub(crate) enum Reducer {
 }
 
 impl Reducer {
-    pub(crate) fn start(self) -> Box<dyn Compute> {
-        let cpu = Cpu::default();
+    pub(crate) fn start(self, helpers: &Arc<Helpers>) -> Box<dyn Compute> {
+        let divided = Divided::new(Cpu::default(), Arc::clone(helpers));
         match self {
-            Self::Cpu => Box::new(cpu),
+            Self::Cpu => Box::new(divided),
             #[cfg(feature = "testing")]
-            Self::Delayed(polls) => Box::new(spark_ccl_compute::Delayed::new(cpu, polls)),
+            Self::Delayed(polls) => Box::new(spark_ccl_compute::Delayed::new(divided, polls)),
         }
     }
 }
@@ -55,6 +59,10 @@ pub(crate) struct World {
     /// The measurements of rank 0's machine.
     pub(crate) tuning: Tuning,
     pub(crate) reducer: Reducer,
+    /// Of all communicators of this rank.
+    pub(crate) helpers: Arc<Helpers>,
+    /// What bounds their number, as text.
+    pub(crate) cores: Cores,
     /// Opened before the ranks meet, to tell the others of them, or for the first communicator that
     /// needs them.
     nics: OnceLock<Nics>,
@@ -99,15 +107,22 @@ impl World {
             Some(monitor) => monitor,
             None => watch_neighbours(&session, &settings, deadline)?,
         };
-        Ok(Self {
+        let cores = cores_of(&session);
+        let helpers = Arc::new(Helpers::new(helpers(&settings, &cores)));
+        let world = Self {
             session,
             settings,
             tuning,
             reducer,
+            helpers,
+            cores,
             nics,
             monitor,
             stay: Mutex::default(),
-        })
+        };
+        let text = world.describe_helpers();
+        spark_ccl_log::info!("calls of 1 MiB and more: {text}");
+        Ok(world)
     }
 
     /// The stay, which each membership of a communicator holds.
@@ -169,6 +184,16 @@ impl World {
         }
     }
 
+    /// How many threads help with long calls, and what bounds their number.
+    pub(crate) fn describe_helpers(&self) -> String {
+        let (count, cores) = (self.helpers.count(), &self.cores);
+        match (count, self.settings.helpers) {
+            (1, None) => format!("1 helper thread ({cores})"),
+            (_, None) => format!("{count} helper threads ({cores})"),
+            (_, Some(_)) => format!("{count} helper threads (SPARK_CCL_HELPERS; {cores})"),
+        }
+    }
+
     /// Whether some of these ranks reach each other by way of others only.
     pub(crate) fn has_ways_round(&self, members: &[u32]) -> bool {
         let wiring = self.session.wiring();
@@ -192,6 +217,20 @@ impl World {
             .map(|reason| format!(" ({reason})"))
             .unwrap_or_default()
     }
+}
+
+/// The cores of this rank, as the ranks of its host share them.
+fn cores_of(session: &Session) -> Cores {
+    let own = session.peer(session.rank()).host_id;
+    let peers = (0..session.size()).map(|rank| session.peer(rank));
+    let here = peers.filter(|peer| peer.host_id == own);
+    Cores::of(&here.map(|peer| peer.pid).collect::<Vec<_>>())
+}
+
+/// How many threads help with long calls.
+fn helpers(settings: &Settings, cores: &Cores) -> usize {
+    let spare = cores.spare().min(MOST_HELPERS);
+    settings.helpers.unwrap_or(spare)
 }
 
 /// The RDMA ports of this machine, where links may use them.

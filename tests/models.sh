@@ -1,11 +1,12 @@
 #!/bin/bash
 # Checks the lock-free structures with loom: every interleaving of a small use of each, and every
 # value that the memory model lets a load see. They are the ring, the pieces and the doorbell of the
-# shared-memory link, the counters of slots, and the history of operations; all other state that
-# threads share is behind locks, or publishes nothing.
+# shared-memory link, the counters of slots, the mailboxes of helpers, and the history of
+# operations; all other state that threads share is behind locks, or publishes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A folder of its own: other flags build everything anew.
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
-exec cargo test -p spark-ccl-control -p spark-ccl-slots -p spark-ccl-transport --lib -- model
+exec cargo test -p spark-ccl-compute -p spark-ccl-control -p spark-ccl-slots -p spark-ccl-transport \
+    --lib -- model

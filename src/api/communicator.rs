@@ -13,7 +13,7 @@ use spark_ccl_fork::Owned;
 use spark_ccl_log::FlushOnDrop;
 use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
-use spark_ccl_types::{DType, Operation, Signature};
+use spark_ccl_types::{DType, Operation, Side, Signature};
 
 #[cfg(feature = "cuda")]
 use crate::engine::Engine;
@@ -24,7 +24,7 @@ use crate::members::membership::Membership;
 use crate::mesh::peer_link::PeerLink;
 use crate::observe::Observation;
 use crate::plan::{Explanation, Planner};
-use crate::task::{NO_TIME, Spec, Task};
+use crate::task::{NO_TIME, Spec, Task, is_long};
 use crate::world::World;
 
 /// A group of ranks that communicate with each other.
@@ -214,8 +214,14 @@ impl Communicator {
         let is_allowed = is_shared && planner.path != Path::Safe;
         let one_sided = registered && is_allowed && planner.all_share_memory && self.size() > 1;
         let may_lend = registered && self.inner.registry.is_some();
+        let [input, output] = [Side::Input, Side::Output].map(|side| {
+            let extent = operation.extent(side);
+            extent.elements(count as u64, self.size() as u32)
+        });
+        let is_long = is_long(dtype, input.max(output));
         Ok(Explanation {
             lends: may_lend && planner.may_lend(signature, false),
+            helpers: is_long.then(|| self.inner.world.describe_helpers()),
             ..planner.explain(signature, false, one_sided)
         })
     }

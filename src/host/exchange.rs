@@ -75,6 +75,7 @@ impl<'a> Exchange<'a> {
             dsts,
             count: self.count,
             streaming: false,
+            divides: false,
         }
     }
 }

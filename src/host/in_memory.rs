@@ -41,7 +41,13 @@ impl Run<'_> {
     /// The kinds that read, and may write, the peers' registered memory.
     pub(super) fn one_sided(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
         let size = self.task.signature.dtype.size();
-        let limit = (self.wires.slot_bytes / size) as u64;
+        // A slice for each thread, as peers wait for the whole step only.
+        let slices = if self.divides() {
+            self.wires.helpers.count() + 1
+        } else {
+            1
+        };
+        let limit = (slices * self.wires.slot_bytes / size) as u64;
         let count = limit.min(step.src.len - half.elements);
         if half.pending.is_none() {
             let done = half.elements;

@@ -393,6 +393,7 @@ impl Run<'_> {
             dsts,
             count,
             streaming,
+            divides: self.divides(),
         };
         // SAFETY: own operands and targets lie within the task's regions or the scratch (the
         // program was made for their lengths), which the operation holds until it is done; slots
@@ -408,6 +409,12 @@ impl Run<'_> {
                 Some(ticket)
             }
         }
+    }
+
+    /// Whether helpers do their part: they take a moment to wake up, which long calls alone make up
+    /// for.
+    pub(super) fn divides(&self) -> bool {
+        self.task.is_long() && self.wires.helpers.count() > 0
     }
 
     /// Whether results should go past the caches.

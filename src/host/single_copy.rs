@@ -2,6 +2,7 @@
 //! kernel. Knows a step and its link; what is lent is remembered in `loans.rs`.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
@@ -14,6 +15,9 @@ use crate::mesh::LinkId;
 
 /// Nothing is lent of a shorter transfer.
 const LEAST_BYTES: u64 = 4 << 10;
+/// Several threads read what is lent in calls of at least this many bytes. The kernel looks up the
+/// sender's pages for each of them; in shorter calls that takes longer than one thread does.
+const DIVIDED_BYTES: u64 = 32 << 20;
 
 impl Run<'_> {
     /// Lends or borrows the next part of a transfer, if that needs no reduction and the link can.
@@ -144,13 +148,15 @@ impl Run<'_> {
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size();
         let start = self.address(&span, done);
+        let divides = self.divides() && self.task.has_bytes(DIVIDED_BYTES);
+        let helpers = divides.then(|| Arc::clone(&self.wires.helpers));
         let rx = self.wires.rx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation holds
         // and may write. What reads it comes after this step, which ends when all of it has been
         // received, and the operation does not end before, unless the links have been withdrawn.
         let borrowing = unsafe {
             let room = std::slice::from_raw_parts_mut(start, rest as usize * size);
-            rx.borrow(room, self.tag)
+            rx.borrow(room, self.tag, helpers.as_deref())
         };
         let link = |error| Obstacle::Link { peer, error };
         match borrowing {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
+use spark_ccl_compute::{Compute, Helpers, Job, Operand, Started, Ticket};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
 
@@ -26,6 +26,8 @@ pub(crate) struct Wires {
     /// The lines to others whose links are made.
     made: Vec<LinkId>,
     pub(crate) compute: Box<dyn Compute>,
+    /// Help with long calls.
+    pub(super) helpers: Arc<Helpers>,
     /// Wakes the threads that are blocked on the links.
     pub(crate) bell: Arc<Bell>,
     /// Some reductions are not done at once, and no bell rings when they are.
@@ -114,6 +116,7 @@ impl Wires {
         slot_bytes: usize,
         mesh: Mesh,
         compute: Box<dyn Compute>,
+        helpers: Arc<Helpers>,
         bell: Arc<Bell>,
     ) -> Self {
         let lines = size as usize * LANES;
@@ -126,6 +129,7 @@ impl Wires {
             rx: (0..lines).map(|_| None).collect(),
             made: Vec::new(),
             compute,
+            helpers,
             bell,
             reduces_later: false,
             scratch: Vec::new(),

@@ -25,6 +25,7 @@ mod foreign_memory;
 mod fork;
 mod futures;
 mod growth;
+mod helpers;
 mod hosts;
 mod launch;
 mod leaving;

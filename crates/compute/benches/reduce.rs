@@ -165,6 +165,7 @@ fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, memory: &mut Memo
                 dsts: &targets,
                 count,
                 streaming,
+                divides: false,
             };
             // SAFETY: every buffer holds `count` elements, and nothing else accesses them.
             unsafe { cpu.start(black_box(&job)) }

@@ -95,6 +95,7 @@ struct OwnedJob {
     dsts: Vec<*mut u8>,
     count: usize,
     streaming: bool,
+    divides: bool,
 }
 
 // SAFETY: the pointers are only used to run the job, and the caller of `Compute::start` keeps its
@@ -110,6 +111,7 @@ impl OwnedJob {
             dsts: job.dsts.to_vec(),
             count: job.count,
             streaming: job.streaming,
+            divides: job.divides,
         }
     }
 
@@ -121,6 +123,7 @@ impl OwnedJob {
             dsts: &self.dsts,
             count: self.count,
             streaming: self.streaming,
+            divides: self.divides,
         }
     }
 }
@@ -149,6 +152,7 @@ mod tests {
             dsts: &[dst.cast()],
             count: 1,
             streaming: false,
+            divides: false,
         };
         // SAFETY: the tests keep both elements alive, and only access `dst` through its pointer.
         match unsafe { compute.start(&job) } {

@@ -42,6 +42,8 @@ pub struct Job<'a> {
     /// destinations larger than the caches. It changes neither the result nor its ordering: as for
     /// any job, a release store or fence after the job is reported done publishes the destinations.
     pub streaming: bool,
+    /// A hint that other threads may help.
+    pub divides: bool,
 }
 
 /// Identifies a job that was not done at once.

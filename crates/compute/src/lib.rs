@@ -17,6 +17,8 @@ mod cpu;
 #[cfg(any(test, feature = "testing"))]
 mod delayed;
 mod divide;
+mod divided;
+mod helpers;
 mod job;
 mod mode;
 
@@ -24,4 +26,6 @@ pub use cpu::{Cpu, copies_slowly};
 #[cfg(any(test, feature = "testing"))]
 pub use delayed::Delayed;
 pub use divide::divide;
+pub use divided::Divided;
+pub use helpers::Helpers;
 pub use job::{Compute, Job, Operand, Started, Ticket};

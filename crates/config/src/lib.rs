@@ -16,6 +16,7 @@ pub mod files;
 #[doc(hidden)]
 pub mod fuzz;
 mod gpu;
+mod helpers;
 mod log;
 mod nccl;
 mod nearest;

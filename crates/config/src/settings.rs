@@ -9,6 +9,7 @@ use crate::env::{DEFAULT_INIT_TIMEOUT, Env, INIT_TIMEOUT, Origin};
 use crate::error::Error;
 use crate::files;
 use crate::gpu::Gpu;
+use crate::helpers::helpers;
 use crate::log::Log;
 use crate::nccl::Nccl;
 use crate::observe::Observe;
@@ -92,6 +93,8 @@ pub struct Settings {
     pub observe: Observe,
     /// Whether a thread makes progress on operations between calls.
     pub progress_thread: bool,
+    /// How many threads of a rank help with long calls; `None` for as many as are spare.
+    pub helpers: Option<usize>,
     origins: Vec<Used>,
     without_effect: Vec<Used>,
     warnings: Vec<String>,
@@ -125,6 +128,7 @@ impl Default for Settings {
             log: Log::default(),
             observe: Observe::default(),
             progress_thread: false,
+            helpers: None,
             origins: Vec::new(),
             without_effect: Vec::new(),
             warnings: Vec::new(),
@@ -290,6 +294,7 @@ impl Settings {
             &mut self.progress_thread,
             reader.boolean("SPARK_CCL_PROGRESS_THREAD")?,
         );
+        self.helpers = helpers(reader)?;
         Ok(())
     }
 

@@ -84,6 +84,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_INSPECTOR_FORMAT"),
     plain("SPARK_CCL_INSPECTOR_EVERY"),
     plain("SPARK_CCL_PROGRESS_THREAD"),
+    plain("SPARK_CCL_HELPERS"),
     plain("SPARK_CCL_CONF_FILE"),
     plain("NCCL_CONF_FILE"),
 ];

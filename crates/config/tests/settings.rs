@@ -34,7 +34,7 @@ fn nothing_set_is_the_default() {
     );
 }
 
-const EVERYTHING: [(&str, &str); 30] = [
+const EVERYTHING: [(&str, &str); 31] = [
     ("SPARK_CCL_TIMEOUT", "1.5"),
     ("SPARK_CCL_INIT_TIMEOUT", "7"),
     ("SPARK_CCL_LOST_AFTER", "15"),
@@ -63,6 +63,7 @@ const EVERYTHING: [(&str, &str); 30] = [
     ("SPARK_CCL_LOG", "spark_ccl=debug"),
     ("SPARK_CCL_LOG_FILE", "/tmp/%h.%p"),
     ("SPARK_CCL_PROGRESS_THREAD", "1"),
+    ("SPARK_CCL_HELPERS", "3"),
     ("SPARK_CCL_RANK", "1"),
     ("HOME", "/root"),
 ];
@@ -100,6 +101,8 @@ fn everything_can_be_set() {
     assert_eq!(s.log.filter.as_deref(), Some("spark_ccl=debug"));
     assert_eq!(s.log.file.as_deref(), Some("/tmp/%h.%p"));
     assert!(s.progress_thread);
+    assert_eq!(s.helpers, Some(3));
+    assert_eq!(settings(&[("SPARK_CCL_HELPERS", "auto")]).helpers, None);
     let nccl = s.nccl.library.as_deref().unwrap();
     assert_eq!(nccl.to_str(), Some("/opt/nccl"));
     assert_eq!((s.backend, s.nccl.blocking), (Backend::Nccl, false));
@@ -111,7 +114,7 @@ fn everything_can_be_set() {
         (3 << 20, 2 << 20)
     );
     assert_eq!(s.gpu.own_device, Some(3));
-    assert_eq!(s.origins().len(), 29);
+    assert_eq!(s.origins().len(), 30);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
@@ -276,6 +279,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_SLOTS", "1", "2 to 1024"),
         ("SPARK_CCL_COMM_ID", "nowhere", "host:port"),
         ("SPARK_CCL_PROGRESS_THREAD", "2", "0 or 1"),
+        ("SPARK_CCL_HELPERS", "65", "0 to 64"),
         ("SPARK_CCL_BACKEND", "gpu", "host, nccl, engine or auto"),
         ("SPARK_CCL_DEVICE", "-1", "0 to 1023"),
         ("SPARK_CCL_SHARE_GPU", "2", "0 or 1"),

@@ -110,7 +110,7 @@ fn shared_memory(bytes: &[u8]) {
     take_all(&mut rx);
     let _ = tx.reserve(16).map(|slot| slot.map(|slot| slot.fill(1)));
     // SAFETY: no device writes over a link through shared memory.
-    let _ = unsafe { rx.borrow(&mut [0; 300], 7) };
+    let _ = unsafe { rx.borrow(&mut [0; 300], 7, None) };
 }
 
 fn some_places() -> Vec<Vec<u8>> {

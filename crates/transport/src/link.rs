@@ -4,6 +4,8 @@
 use std::ptr::NonNull;
 use std::time::Duration;
 
+use spark_ccl_compute::Helpers;
+
 use crate::Wait;
 use crate::memory::MemoryError;
 
@@ -363,7 +365,7 @@ pub trait LinkRx: Send {
     /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once
     /// begun, the half can be used for nothing else until the whole message has been received: each
     /// further call passes the `room` for the bytes that are missing, for this message and those
-    /// that follow it.
+    /// that follow it. Where the processor reads it, the `helpers` may do so together.
     ///
     /// # Safety
     /// From the first call on, a device may be writing to a `room` in
@@ -373,8 +375,13 @@ pub trait LinkRx: Send {
     ///
     /// # Errors
     /// When the link has ended.
-    unsafe fn borrow(&mut self, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
-        let _ = (room, tag);
+    unsafe fn borrow(
+        &mut self,
+        room: &mut [u8],
+        tag: u64,
+        helpers: Option<&Helpers>,
+    ) -> Result<Borrowing, LinkError> {
+        let _ = (room, tag, helpers);
         Ok(Borrowing::Unable)
     }
 

@@ -320,7 +320,7 @@ fn borrow_all(rx: &mut Rx, tag: u64) -> Vec<u8> {
     let (mut got, mut room, deadline) = (Vec::new(), vec![0; LENT], soon());
     while got.len() < LENT {
         // SAFETY: no device writes over a link through shared memory.
-        match unsafe { rx.borrow(&mut room, tag) }.unwrap() {
+        match unsafe { rx.borrow(&mut room, tag, None) }.unwrap() {
             Borrowing::Done(count) => got.extend_from_slice(&room[..count]),
             Borrowing::NotYet => assert!(Instant::now() < deadline, "{} bytes", got.len()),
             Borrowing::Unable => panic!("after {} bytes", got.len()),

@@ -142,6 +142,7 @@ impl Case {
             dsts: &targets,
             count: self.count,
             streaming: self.streaming,
+            divides: false,
         };
         // SAFETY: every buffer holds `count` elements, and only this job accesses them.
         let start = || unsafe { Cpu::at(level).start(&job) };
@@ -278,6 +279,7 @@ fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
             dsts: &[result.ptr()],
             count: a.len(),
             streaming: false,
+            divides: false,
         };
         // SAFETY: all three buffers hold an element for each pair, and nothing else accesses them.
         unsafe { Cpu::at(level).start(&job) };
@@ -406,6 +408,7 @@ fn reduce_two(op: Combine, pair: [f32; 2]) -> f32 {
         dsts: &[(&raw mut result).cast()],
         count: 1,
         streaming: false,
+        divides: false,
     };
     // SAFETY: the operands are one element each, alive, and accessed by this job only.
     unsafe { Cpu::new().start(&job) };
@@ -452,6 +455,7 @@ fn both_destinations_are_sources() {
             dsts: &targets,
             count: 5000,
             streaming,
+            divides: false,
         };
         // SAFETY: both buffers hold 5000 elements, and only this job accesses them.
         unsafe { Cpu::new().start(&job) };

@@ -104,6 +104,7 @@ pub(crate) fn scaled(dtype: DType, factor: u64, input: &[u8]) -> Vec<u8> {
         dsts: &[output.as_mut_ptr()],
         count: input.len() / dtype.size(),
         streaming: false,
+        divides: false,
     };
     // SAFETY: the source and the destination, which is another buffer, both have this many
     // elements. The job is done when the call returns.

@@ -1,13 +1,15 @@
 //! Reads from the peer's memory by way of a buffer, where the kernel would copy slowly between the
 //! two addresses.
 
-use spark_ccl_compute::copies_slowly;
+use spark_ccl_compute::{Helpers, copies_slowly};
 
 use super::reach::{Reach, Unread};
 
 /// The bytes that are read at a time: with their destination, they fit into a core's caches.
 const PART: usize = 64 << 10;
 const PAGE: usize = 4096;
+/// No thread reads less of a message: a system call costs as much as the copy of some kilobytes.
+const LEAST_PART: usize = 64 << 10;
 /// From the destination's place in its page to that of the buffer: neither copy is slow then.
 const AHEAD: usize = 64;
 
@@ -16,15 +18,20 @@ const AHEAD: usize = 64;
 pub(super) struct Detour(Vec<u8>);
 
 impl Detour {
-    /// As [`Reach::read`] does.
+    /// As [`Reach::read`] does, with helpers if there are any.
     pub(super) fn read(
         &mut self,
         reach: Reach,
         address: u64,
         into: &mut [u8],
+        helpers: Option<&Helpers>,
     ) -> Result<(), Unread> {
         if copies_slowly(address as usize, into.as_ptr().addr()) {
             self.read_around(reach, address, into)
+        } else if let Some(helpers) = helpers {
+            let read =
+                |first, part: &mut [u8]| reach.read(address.wrapping_add(first as u64), part);
+            helpers.fill(into, LEAST_PART, read)
         } else {
             reach.read(address, into)
         }

@@ -4,6 +4,8 @@
 use std::slice;
 use std::sync::Arc;
 
+use spark_ccl_compute::Helpers;
+
 use super::INLINE_BYTES;
 use super::ahead::Ahead;
 use super::detour::Detour;
@@ -136,6 +138,7 @@ impl Rx {
         (held, address): (Held, u64),
         byte: usize,
         room: &mut [u8],
+        helpers: Option<&Helpers>,
     ) -> Result<Option<usize>, LinkError> {
         if room.is_empty() {
             return Ok(Some(0));
@@ -145,7 +148,7 @@ impl Rx {
         };
         match self
             .detour
-            .read(reach, address.wrapping_add(byte as u64), room)
+            .read(reach, address.wrapping_add(byte as u64), room, helpers)
         {
             Ok(()) if self.still_lends() => Ok(Some(room.len())),
             Ok(()) => Err(LinkError::Closed),
@@ -194,7 +197,7 @@ impl Rx {
                 break Ok(true);
             }
             let room = &mut copy[held.copied..held.len];
-            match self.receive_lent(lent, held.copied, room) {
+            match self.receive_lent(lent, held.copied, room, None) {
                 Ok(Some(count)) => held.copied += count,
                 Ok(None) => break Ok(false),
                 Err(error) => break Err(error),
@@ -238,7 +241,12 @@ impl LinkRx for Rx {
         !matches!(self.look(), Ok(None))
     }
 
-    unsafe fn borrow(&mut self, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
+    unsafe fn borrow(
+        &mut self,
+        room: &mut [u8],
+        tag: u64,
+        helpers: Option<&Helpers>,
+    ) -> Result<Borrowing, LinkError> {
         match self.look()? {
             Some(
                 held @ Held {
@@ -249,7 +257,7 @@ impl LinkRx for Rx {
                 let byte = held.borrowed;
                 let most = room.len().min(held.len - byte);
                 let room = &mut room[..most];
-                let Some(count) = self.receive_lent((held, address), byte, room)? else {
+                let Some(count) = self.receive_lent((held, address), byte, room, helpers)? else {
                     return Ok(Borrowing::NotYet);
                 };
                 let borrowed = byte + count;

@@ -56,6 +56,7 @@ fn check_means<T: Element>(pairs: &[[T; 2]], mean: impl Fn([T; 2]) -> T) {
             dsts: &[result.as_mut_ptr().cast()],
             count: a.len(),
             streaming: false,
+            divides: false,
         };
         // SAFETY: all three buffers hold `count` elements, and only this job accesses them.
         unsafe { Cpu::at(level).start(&job) };

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use rustix::event::PollFlags;
+use spark_ccl_compute::Helpers;
 use spark_ccl_log::Mutex;
 
 use super::core::{Core, Destination};
@@ -67,7 +68,12 @@ impl LinkRx for Rx {
         self.core.lock().has_news()
     }
 
-    unsafe fn borrow(&mut self, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
+    unsafe fn borrow(
+        &mut self,
+        room: &mut [u8],
+        tag: u64,
+        _: Option<&Helpers>,
+    ) -> Result<Borrowing, LinkError> {
         let mut core = self.core.lock();
         let Some((number, _)) = core.next_to_read()? else {
             return Ok(Borrowing::NotYet);

@@ -64,7 +64,7 @@ pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
 pub(super) fn try_borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
     // SAFETY: each test leaves the room alone until it has been received, the link is withdrawn or
     // no longer used, or the memory is deregistered.
-    unsafe { rx.borrow(room, tag) }
+    unsafe { rx.borrow(room, tag, None) }
 }
 
 fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
