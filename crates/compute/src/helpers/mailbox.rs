@@ -102,7 +102,7 @@ impl<T> Mailbox<T> {
 
     /// Ends the helper, which has nothing of the owner's. It must be woken up.
     pub(super) fn stop(&self) {
-        self.state.store(STOPPED, Relaxed);
+        self.state.swap(STOPPED, Relaxed);
     }
 
     pub(super) fn is_stopped(&self) -> bool {
