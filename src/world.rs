@@ -219,11 +219,11 @@ impl World {
     }
 }
 
-/// The cores of this rank, as the ranks of its host share them.
+/// The cores of this rank, as the ranks of its machine share them, in other containers, too.
 fn cores_of(session: &Session) -> Cores {
     let own = session.peer(session.rank()).host_id;
     let peers = (0..session.size()).map(|rank| session.peer(rank));
-    let here = peers.filter(|peer| peer.host_id == own);
+    let here = peers.filter(|peer| own.is_same_machine(&peer.host_id));
     Cores::of(&here.map(|peer| peer.pid).collect::<Vec<_>>())
 }
 

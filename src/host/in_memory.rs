@@ -9,6 +9,9 @@ use spark_ccl_transport::{LinkError, LinkRx};
 use super::run::{Half, Run};
 use super::wires::Obstacle;
 
+/// Faults are looked for after some slices; with helpers, these are no longer than this.
+const MOST_AT_ONCE: usize = 1 << 20;
+
 impl Run<'_> {
     /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
     pub(super) fn reduce_local(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
@@ -47,7 +50,8 @@ impl Run<'_> {
         } else {
             1
         };
-        let limit = (slices * self.wires.slot_bytes / size) as u64;
+        let most = MOST_AT_ONCE.max(self.wires.slot_bytes);
+        let limit = ((slices * self.wires.slot_bytes).min(most) / size) as u64;
         let count = limit.min(step.src.len - half.elements);
         if half.pending.is_none() {
             let done = half.elements;

@@ -16,6 +16,11 @@ pub struct HostId {
 }
 
 impl HostId {
+    /// Whether both are of one machine, be it with networks of their own, as containers have.
+    pub fn is_same_machine(&self, other: &Self) -> bool {
+        self.boot == other.boot
+    }
+
     /// The identity of this process's host. If the kernel does not provide a boot id, the host name
     /// is used.
     pub fn of_this_process() -> Self {
