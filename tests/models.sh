@@ -8,5 +8,5 @@ cd "$(dirname "$0")/.."
 
 # A folder of its own: other flags build everything anew.
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
-exec cargo test -p spark-ccl-compute -p spark-ccl-control -p spark-ccl-slots -p spark-ccl-transport \
-    --lib -- model
+exec cargo test -p spark-ccl-compute -p spark-ccl-control -p spark-ccl-slots \
+    -p spark-ccl-transport --lib -- model
