@@ -1,10 +1,15 @@
 """Runs the tests that PyTorch ships of its backends, with the name of gloo exchanged for that of
 spark_ccl.
 
-    python of_pytorch.py [--ranks 2] [--match REGULAR-EXPRESSION] [--backend gloo]
+    python of_pytorch.py [--ranks 2] [--match REGULAR-EXPRESSION] [--backend gloo] [--part 1/4]
 
 Prints a line for each test, and how many have passed, failed and been skipped. `--backend gloo`
-leaves the name as it is: what fails then fails without spark_ccl, too.
+leaves the name as it is: what fails then fails without spark_ccl, too. `--backend nccl` runs the
+tests of NCCL's backend, on the NCCL that PyTorch finds:
+
+    LD_PRELOAD=libspark_nccl.so python of_pytorch.py --backend nccl
+
+`--part 1/4` runs every fourth test, from the first.
 """
 
 from __future__ import annotations
@@ -41,13 +46,21 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--match", default="")
     parser.add_argument("--backend", default="spark_ccl")
+    parser.add_argument("--part", type=part, default=(0, 1))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, f"{NAME}.py").write_text(exchanged(SHIPPED.read_text(), arguments.backend))
+        tests = SHIPPED.read_text()
+        if arguments.backend == "nccl":
+            # Not by a context of CUDA, which the ranks could not take over.
+            os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+            tests += CASES
+        else:
+            tests = exchanged(tests, arguments.backend)
+        Path(folder, f"{NAME}.py").write_text(tests)
         os.environ.update(BACKEND=arguments.backend, WORLD_SIZE=str(arguments.ranks))
         # Ranks find the module by what they take over.
         sys.path.insert(0, folder)
-        done = unittest.TextTestRunner(sys.stdout, verbosity=2).run(chosen(arguments.match))
+        done = unittest.TextTestRunner(sys.stdout, verbosity=2).run(chosen(arguments))
     broken = [*done.failures, *done.errors]
     passed = done.testsRun - len(broken) - len(done.skipped)
     print(f"{passed} passed, {len(broken)} failed, {len(done.skipped)} skipped")
@@ -70,10 +83,19 @@ def exchanged(text: str, backend: str) -> str:
     return f"{text[:begin]}\nimport spark_ccl.torch  # noqa\n{features}{text[begin:]}{CASES}"
 
 
-def chosen(match: str) -> unittest.TestSuite:
+def chosen(arguments: argparse.Namespace) -> unittest.TestSuite:
     cases = importlib.import_module(NAME).Exchanged
-    names = [name for name in unittest.defaultTestLoader.getTestCaseNames(cases) if re.search(match, name)]
-    return unittest.TestSuite(cases(name) for name in names if not ELSEWHERE.search(name))
+    names = unittest.defaultTestLoader.getTestCaseNames(cases)
+    if arguments.backend != "nccl":
+        names = [name for name in names if not ELSEWHERE.search(name)]
+    names = [name for name in names if re.search(arguments.match, name)]
+    first, step = arguments.part
+    return unittest.TestSuite(cases(name) for name in names[first::step])
+
+
+def part(text: str) -> tuple[int, int]:
+    number, parts = map(int, text.split("/"))
+    return number - 1, parts
 
 
 if __name__ == "__main__":
