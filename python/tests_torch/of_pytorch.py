@@ -34,8 +34,11 @@ CASES = """
 class Exchanged(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
-        # Not spawned: to import PyTorch takes longer than most tests.
-        self._start_processes(torch.multiprocessing.get_context("fork").Process)
+        # Not spawned: to import PyTorch takes longer than most tests. Tests of NCCL have a context
+        # of CUDA here, which ranks cannot take over, so their ranks come from a process without one.
+        ranks = torch.multiprocessing.get_context("forkserver" if BACKEND == "nccl" else "fork")
+        ranks.set_forkserver_preload(["torch"])
+        self._start_processes(ranks.Process)
 """
 # Tests of GPUs, and of other backends.
 ELSEWHERE = re.compile("cuda|nccl|gpu|multigpu", re.IGNORECASE)
@@ -51,8 +54,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tests = SHIPPED.read_text()
         if arguments.backend == "nccl":
-            # Not by a context of CUDA, which the ranks could not take over.
-            os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
             tests += CASES
         else:
             tests = exchanged(tests, arguments.backend)
