@@ -52,7 +52,7 @@ impl<B> DeviceRank<B> {
         regions: [&Region; 2],
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        if !self.own(is_capturing(stream))? || order::are_ordered_by_user(regions) {
+        if order::are_ordered_by_user(regions) || !self.own(is_capturing(stream))? {
             return Ok(());
         }
         Err(Error::Invalid {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use spark_ccl_cuda::cudarc::driver::sys::{CUevent, CUstream};
-use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context, record};
+use spark_ccl_cuda::{CallStream, bytes_from, device_of, keep_context, one_call, record};
 
 use crate::api::communicator::Communicator;
 use crate::api::untyped::UntypedCall;
@@ -64,6 +64,9 @@ impl Communicator {
     /// memory, and for calls that move no data. If a call is invalid, nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let _context = keep_context();
+        // SAFETY: each stream is a default one, or lives until this returns (this function's
+        // contract).
+        let _asked = unsafe { one_call(calls.iter().map(|call| call.stream)) };
         let prepared = calls.iter().map(|call| {
             // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at
             // the end of this function (its contract).

@@ -57,6 +57,9 @@ impl Drop for KeptContext {
     fn drop(&mut self) {
         let Some(before) = self.before else { return };
         let _ = IS_KEPT.try_with(|kept| kept.set(false));
+        if current() == before {
+            return;
+        }
         // SAFETY: null means no context. Any other context was current when the call began, and
         // only the user destroys it, but not while the user's thread is in this call. If CUDA was
         // not initialised, the driver only returns an error.
@@ -64,13 +67,16 @@ impl Drop for KeptContext {
     }
 }
 
-/// Makes a context current on this thread, and returns its device. Unlike cudarc's function, it
-/// does not take the error that cudarc stores for its next call, which may come from another
-/// thread.
+/// Makes a context current on this thread, and returns its device. Asking which one is current
+/// costs less than setting it. Unlike cudarc's function, this does not take the error that cudarc
+/// stores for its next call, which may come from another thread.
 ///
 /// # Errors
 /// The driver fails.
 pub fn make_current(context: &CudaContext) -> Result<usize, Error> {
+    if current() == context.cu_ctx() {
+        return Ok(context.ordinal());
+    }
     // SAFETY: the context is borrowed, so it has not been destroyed.
     let entered = unsafe { result::ctx::set_current(context.cu_ctx()) };
     checked("cuCtxSetCurrent", context.ordinal(), entered)?;

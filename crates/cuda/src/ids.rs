@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use once_cell::race::OnceBox;
 
+use crate::asked::answer;
 use crate::current::make_current;
 use crate::driver::function;
 use crate::stream::{is_capturing, relaxed};
@@ -23,17 +24,20 @@ pub fn stream_id(stream: &CudaStream) -> Result<Option<u64>, Error> {
     if is_capturing(stream)? {
         return Ok(None);
     }
-    let device = make_current(stream.context())?;
-    let _relaxed = relaxed(device)?;
-    // SAFETY: the function has this type in every version of CUDA that has it.
-    let found = FOUND.get_or_init(|| Box::new(unsafe { function("cuStreamGetId") }));
-    let ask = found.as_ref().map_err(Clone::clone)?;
-    let mut id = 0;
-    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number,
-    // to `id`.
-    let asked = unsafe { ask(stream.cu_stream().cast(), &raw mut id) };
-    checked("cuStreamGetId", device, asked.result())?;
-    Ok(Some(id))
+    let ask = || {
+        let device = make_current(stream.context())?;
+        let _relaxed = relaxed(device)?;
+        // SAFETY: the function has this type in every version of CUDA that has it.
+        let found = FOUND.get_or_init(|| Box::new(unsafe { function("cuStreamGetId") }));
+        let ask = found.as_ref().map_err(Clone::clone)?;
+        let mut id = 0;
+        // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one
+        // number, to `id`.
+        let asked = unsafe { ask(stream.cu_stream().cast(), &raw mut id) };
+        checked("cuStreamGetId", device, asked.result())?;
+        Ok(id)
+    };
+    answer(stream, |answers| &mut answers.id, ask).map(Some)
 }
 
 /// The driver's number of a context.

@@ -19,6 +19,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod asked;
 mod borrowed;
 mod buffer;
 mod current;
@@ -44,6 +45,7 @@ mod recorded;
 mod set_aside;
 mod stream;
 
+pub use asked::{OneCall, one_call};
 pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
+use crate::asked::answer;
 use crate::current::make_current;
 use crate::driver::function;
 use crate::{Error, checked};
@@ -35,12 +36,15 @@ pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
 /// # Errors
 /// The driver fails.
 pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
-    let device = make_stream_current(stream)?;
-    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one number,
-    // to a variable of `is_capturing`.
-    let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
-    let status = checked("cuStreamIsCapturing", device, status)?;
-    Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    let ask = || {
+        let device = make_stream_current(stream)?;
+        // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes one
+        // number, to a variable of `is_capturing`.
+        let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
+        let status = checked("cuStreamIsCapturing", device, status)?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+    };
+    answer(stream, |answers| &mut answers.captures, ask)
 }
 
 /// The driver's number of the graph capture that a stream takes part in: all streams of a capture

@@ -47,6 +47,25 @@ static void call_of(int i)
                            STREAM));
 }
 
+/* A call asks the driver little: most of its time is the driver's. */
+int fake_asked(void);
+
+static void ask_little(void)
+{
+    enum { CALLS = 10 };
+    require(cuCtxSetCurrent(context) == 0, "a context");
+    for (int of = 0; of < 1 + CALLS; of++) {
+        int before = fake_asked();
+        for (int i = 0; i < RANKS; i++) {
+            call_of(i);
+        }
+        /* Whether the stream captures, and its number. */
+        require(of == 0 || fake_asked() - before == 2 * RANKS, "questions of a call");
+    }
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+    sees(1, 5, 20, "calls that ask little");
+}
+
 /* The event of a call occurs once the call has run. */
 static void record_an_event(void)
 {
@@ -213,6 +232,7 @@ int main(void)
     }
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
+    ask_little();
     record_an_event();
     multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,

@@ -248,7 +248,7 @@ int cuCtxGetCurrent(void **context) {
     return *context = current == NO_DEVICE_IS_CURRENT ? nullptr : contexts + current, SUCCESS;
 }
 int cuCtxSetCurrent(void *context) {
-    current = NO_DEVICE_IS_CURRENT;
+    asked++, current = NO_DEVICE_IS_CURRENT;
     if (context) current = static_cast<int>(static_cast<char *>(context) - contexts);
     return SUCCESS;
 }
@@ -413,7 +413,7 @@ int cuStreamSynchronize(void *handle) {
 int cuStreamIsCapturing(void *handle, int *status) {
     Guard guard(everything);
     Stream *stream = used(handle);
-    if (stream->destroyed) return INVALID_HANDLE;
+    if (asked++, stream->destroyed) return INVALID_HANDLE;
     return *status = stream->capture != nullptr, SUCCESS;
 }
 int cuStreamGetCtx(void *handle, void **context) {
@@ -423,7 +423,7 @@ int cuStreamGetCtx(void *handle, void **context) {
 }
 int cuStreamGetId(void *handle, uint64_t *id) {
     Stream *stream = used(handle);
-    if (int said = look_at(stream)) return said;
+    if (int said = (asked++, look_at(stream))) return said;
     return *id = reinterpret_cast<uint64_t>(stream), SUCCESS;
 }
 int cuStreamBeginCapture_v2(void *handle, int mode) {
