@@ -31,14 +31,24 @@ NAME = "exchanged_distributed_test"
 # Appended to it: the tests as a class that starts ranks.
 CASES = """
 
+def with_variables(variables, run, *arguments, **options):
+    os.environ.update(variables)
+    run(*arguments, **options)
+
+
 class Exchanged(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
         # Not spawned: to import PyTorch takes longer than most tests. Tests of NCCL have a context
-        # of CUDA here, which ranks cannot take over, so their ranks come from a process without one.
+        # of CUDA here, which ranks cannot take over, so their ranks come from a process without one,
+        # which has the variables of before, too.
         ranks = torch.multiprocessing.get_context("forkserver" if BACKEND == "nccl" else "fork")
         ranks.set_forkserver_preload(["torch"])
-        self._start_processes(ranks.Process)
+
+        def start(target, args, **options):
+            return ranks.Process(target=with_variables, args=(dict(os.environ), target, *args), **options)
+
+        self._start_processes(start)
 """
 # Tests of GPUs, and of other backends.
 ELSEWHERE = re.compile("cuda|nccl|gpu|multigpu", re.IGNORECASE)
