@@ -164,6 +164,21 @@ impl UntypedCall {
         self
     }
 
+    /// What it does.
+    pub fn operation(&self) -> Operation {
+        self.spec.operation
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.spec.dtype
+    }
+
+    /// The bytes of its longer buffer.
+    pub fn bytes(&self) -> usize {
+        self.input.len.max(self.output.len) * self.spec.dtype.size()
+    }
+
     /// Treats buffers that lie in this memory as registered. This rank must have allocated it by
     /// the communicator that runs the call, or registered it; what another communicator has
     /// allocated is ordinary memory, and an error here.
@@ -178,14 +193,6 @@ impl UntypedCall {
 
 #[cfg(feature = "cuda")]
 impl UntypedCall {
-    pub(crate) fn operation(&self) -> Operation {
-        self.spec.operation
-    }
-
-    pub(crate) fn dtype(&self) -> DType {
-        self.spec.dtype
-    }
-
     /// Whether buffers are to be looked for in registered memory.
     pub(crate) fn is_registered(&self) -> bool {
         !self.registered.is_empty()

@@ -1,9 +1,14 @@
 //! The part of a communicator of C that calls need.
 
-use spark_ccl::Communicator;
+use std::sync::Arc;
+
+use spark_ccl::{Communicator, UntypedCall};
 
 /// A communicator, and what must stay as long as its calls are under way.
 pub trait Comm: Send + Sync + 'static {
     /// The communicator itself.
     fn inner(&self) -> &Communicator;
 }
+
+/// A call that has not begun, and its communicator.
+pub type Planned = (Arc<dyn Comm>, UntypedCall);

@@ -7,7 +7,7 @@ use spark_ccl::cuda::DeviceCall;
 use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 use spark_ccl::{Communicator, UntypedCall};
 
-use crate::comm::Comm;
+use crate::comm::{Comm, Planned};
 use crate::failure::Failure;
 
 /// A call for a stream. Its communicator stays until the call is enqueued.
@@ -37,6 +37,11 @@ impl Enqueued {
             stream,
             event,
         }
+    }
+
+    /// The call, which is not enqueued, and its communicator.
+    pub fn into_call(self) -> Planned {
+        (self.comm, self.call)
     }
 
     /// Enqueues calls that start together, and then records their events.

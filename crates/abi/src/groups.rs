@@ -12,7 +12,7 @@ use spark_ccl::UntypedCall;
 use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 use spark_ccl_fork::Process;
 
-use crate::comm::Comm;
+use crate::comm::{Comm, Planned};
 use crate::enqueued::Enqueued;
 use crate::failure::{Failure, Kind};
 use crate::started::{Held, Started};
@@ -90,13 +90,49 @@ pub fn end() -> Result<Progress, Failure> {
         Some(own.take_if(|group| group.depth == 0))
     });
     match ended.flatten() {
-        None => Err(usage("no group is open in this thread")),
+        None => Err(none_is_open()),
         Some(None) => Ok(Progress::Done),
         Some(Some(group)) => group.end(),
     }
 }
 
+/// Closes this thread's innermost group; if it is the outermost, too, returns its calls, none of
+/// which begins.
+///
+/// # Errors
+/// There is none; it has more than calls that begin at its end, and stays; or a call of it failed.
+pub fn abandon() -> Result<Vec<Planned>, Failure> {
+    let closed = with_group(|own| {
+        let group = own.as_mut().ok_or_else(none_is_open)?;
+        if group.depth == 1 && !group.is_of_calls() {
+            return Err(usage(
+                "the open group makes or ends communicators, or has begun: end it by ncclGroupEnd",
+            ));
+        }
+        group.depth -= 1;
+        Ok(own.take_if(|group| group.depth == 0))
+    });
+    let closed = closed.unwrap_or_else(|| Err(none_is_open()))?;
+    closed.map_or(Ok(Vec::new()), Group::into_calls)
+}
+
 impl Group {
+    /// Whether it has only calls that begin at its end.
+    fn is_of_calls(&self) -> bool {
+        let has_begun = |call: &Result<Call, Failure>| matches!(call, Ok(Call::Started(_)));
+        self.meetings.is_empty() && self.background.is_empty() && !self.calls.iter().any(has_begun)
+    }
+
+    fn into_calls(self) -> Result<Vec<Planned>, Failure> {
+        let held = self.calls.into_iter().filter_map(|call| match call {
+            Ok(Call::Held(held)) => Some(Ok(held.into_call())),
+            Ok(Call::Started(_)) => None,
+            Err(failure) => Some(Err(failure)),
+        });
+        let enqueued = self.enqueued.into_iter().map(Enqueued::into_call);
+        held.chain(enqueued.map(Ok)).collect()
+    }
+
     /// Begins the calls and meetings that have waited for the end, unless a call could not begin:
     /// then other ranks may have begun nothing either, and this one would wait for them in vain.
     fn end(self) -> Result<Progress, Failure> {
@@ -220,6 +256,22 @@ pub fn meet_in_background(order: usize, meeting: Meeting) -> Result<Progress, Fa
     });
     let alone = meeting.map(|meeting| (order, vec![meeting]));
     in_background(alone.into_iter().collect())
+}
+
+/// An error if this thread has no open group.
+///
+/// # Errors
+/// There is none.
+pub fn must_be_open() -> Result<(), Failure> {
+    if is_open() {
+        Ok(())
+    } else {
+        Err(none_is_open())
+    }
+}
+
+fn none_is_open() -> Failure {
+    usage("no group is open in this thread")
 }
 
 /// Whether this thread has an open group.

@@ -16,5 +16,5 @@ pub mod groups;
 pub mod handles;
 pub mod started;
 
-pub use comm::Comm;
+pub use comm::{Comm, Planned};
 pub use spark_ccl_fork::Process;

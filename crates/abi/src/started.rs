@@ -6,7 +6,7 @@ use std::sync::Arc;
 use spark_ccl::{Pending, UntypedCall};
 use spark_ccl_log::Mutex;
 
-use crate::comm::Comm;
+use crate::comm::{Comm, Planned};
 use crate::failure::Failure;
 
 /// A call under way. Its communicator stays until the call is done.
@@ -46,6 +46,11 @@ impl Held {
     pub unsafe fn new(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<Self, Failure> {
         comm.inner().check_untyped(&call)?;
         Ok(Self { comm, call })
+    }
+
+    /// The call, which is not started, and its communicator.
+    pub fn into_call(self) -> Planned {
+        (self.comm, self.call)
     }
 
     /// Starts the call.

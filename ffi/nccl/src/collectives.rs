@@ -69,7 +69,8 @@ impl Call {
         fill: impl FnOnce(&mut Draft<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         // SAFETY: the configuration is null, or as long as it says (this function's contract).
-        let event = unsafe { check(self.config) }?;
+        let wishes = unsafe { check(self.config) }?;
+        let event = wishes.event;
         let comm = enter(self.comm)?;
         let dtype = dtype(self.datatype, "ncclDataType_t")?;
         let mut draft = Draft::new(&comm.inner, self.operation, dtype);
@@ -84,7 +85,7 @@ impl Call {
         }
         fill(&mut draft)?;
         let mut memory = draft.memory();
-        let call = draft.done();
+        let call = wishes.apply(draft.done());
         if comm.inner.device().is_some() {
             // SAFETY: the stream is a default one, or lives until the call is enqueued, as does the
             // event, and the call has the buffers that `fill` has set until it has run (this

@@ -1,15 +1,18 @@
 //! The user's configurations: of a communicator, and of a call.
 
+use std::borrow::Cow;
+use std::ffi::c_int;
 use std::mem::offset_of;
 use std::time::Duration;
 
-use spark_ccl::{Backend, Builder, Communicator, Net};
+use spark_ccl::{Backend, Builder, Communicator, Net, UntypedCall};
 use spark_ccl_abi::arguments::{given, text};
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_cuda::{Error, count, current_device};
 
 use crate::types::{
-    Growing, UNDEFINED, cudaEvent_t, ncclCollConfig_t, ncclConfig_t, ncclEncryptionConfig_t,
+    Growing, UNDEFINED, cudaEvent_t, ncclCollConfig_t, ncclConfig_t, ncclConfigExt_t,
+    ncclEncryptionConfig_t,
 };
 
 /// The number behind the size at the start of each NCCL structure.
@@ -20,6 +23,15 @@ const MOST: usize = 4096;
 /// The sizes in the first versions: no user's structure is shorter.
 const FIRST: usize = offset_of!(ncclConfig_t, cgaClusterSize);
 const FIRST_OF_CALLS: usize = offset_of!(ncclCollConfig_t, launchCompletionEvent);
+
+/// This library's number among those who have options of their own for calls: `SCL`.
+const VENDOR: c_int = 0x53_43_4c;
+/// A call's deadline in milliseconds, a number.
+const DEADLINE: c_int = 1;
+/// A call's name, a string.
+const NAME: c_int = 2;
+/// The most options of a call that are looked at.
+const OPTIONS: usize = 64;
 
 /// Longer than any call: NCCL has no deadline.
 const NEVER: Duration = Duration::from_secs(40 * 24 * 3600);
@@ -118,15 +130,89 @@ fn has_gpus() -> Result<bool, Failure> {
     }
 }
 
-/// Checks the configuration of a call. Its limits are hints, which are ignored. Returns the event
-/// that is to be recorded, or null.
+/// What the configuration of a call asks for. Its limits are hints, which are ignored.
+#[derive(Debug)]
+pub(crate) struct Wishes {
+    /// The event that is to be recorded, or null.
+    pub(crate) event: cudaEvent_t,
+    /// How long the call may take.
+    deadline: Option<Duration>,
+    /// What errors call it.
+    name: Option<String>,
+}
+
+impl Wishes {
+    const NONE: Self = Self {
+        event: std::ptr::null_mut(),
+        deadline: None,
+        name: None,
+    };
+
+    /// Sets the call's deadline and name.
+    pub(crate) fn apply(&self, call: UntypedCall) -> UntypedCall {
+        let call = match self.deadline {
+            Some(deadline) => call.timeout(deadline),
+            None => call,
+        };
+        match &self.name {
+            Some(name) => call.named(name),
+            None => call,
+        }
+    }
+
+    /// Reads options by this library's number; passes over those of others.
+    ///
+    /// # Safety
+    /// The list is null, or ends in null, or goes round; its strings are null or end in a null
+    /// character.
+    unsafe fn extend(&mut self, mut option: *const ncclConfigExt_t) -> Result<(), Failure> {
+        for _ in 0..OPTIONS {
+            if option.is_null() {
+                return Ok(());
+            }
+            // SAFETY: `option` is not null, so it is one of the list (this function's contract).
+            let own = unsafe { &*option };
+            match (own.vendorId, own.optionId) {
+                (VENDOR, DEADLINE) => {
+                    // SAFETY: the value of this option is a number, and all bytes are valid in one.
+                    let limit = unsafe { own.val.i };
+                    let limit = u64::try_from(limit).ok().filter(|&limit| limit > 0);
+                    let limit = limit.ok_or_else(|| {
+                        Failure::invalid("the deadline of a call is not above 0 milliseconds")
+                    })?;
+                    self.deadline = Some(Duration::from_millis(limit));
+                }
+                (VENDOR, NAME) => {
+                    // SAFETY: the value of this option is a string, or null (this function's
+                    // contract).
+                    let name = unsafe { text(own.val.s) };
+                    self.name = name.map(Cow::into_owned);
+                }
+                (VENDOR, other) => {
+                    return Err(Failure::invalid(format!(
+                        "spark-ccl has no option {other} of calls: there are {DEADLINE} (deadline) \
+                         and {NAME} (name)"
+                    )));
+                }
+                _ => {}
+            }
+            option = own.next;
+        }
+        Err(Failure::invalid(format!(
+            "ext of the ncclCollConfig_t has more than {OPTIONS} options, or goes round"
+        )))
+    }
+}
+
+/// Checks the configuration of a call.
 ///
 /// # Safety
 /// `config` is null, or points to a structure that is as long as its `size` says, if that is within
-/// reason. Its string is null or ends in a null character.
-pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<cudaEvent_t, Failure> {
+/// reason. Its strings are null or end in a null character, and its list of options ends or goes
+/// round.
+pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<Wishes, Failure> {
     if config.is_null() {
-        return Ok(std::ptr::null_mut());
+        return Ok(Wishes::NONE);
     }
     let mut own = ncclCollConfig_t::UNSET;
     // SAFETY: `config` is not null, so it points to a structure as long as its `size` says (this
@@ -140,7 +226,13 @@ pub(crate) unsafe fn check(config: *const ncclCollConfig_t) -> Result<cudaEvent_
              forceAlgSelection to 0, or choose by SPARK_CCL_ALGO"
         )));
     }
-    Ok(own.launchCompletionEvent)
+    let mut wishes = Wishes {
+        event: own.launchCompletionEvent,
+        ..Wishes::NONE
+    };
+    // SAFETY: the list ends or goes round, and its strings end (this function's contract).
+    unsafe { wishes.extend(own.ext) }?;
+    Ok(wishes)
 }
 
 /// Refuses a configuration that asks for encryption, which there is not.

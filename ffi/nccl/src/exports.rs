@@ -4,8 +4,7 @@
 //! A row begins with its kind. `native`: names the function here that does it. `single`: `native`,
 //! without a twin. `refuse`: names the reason why it is not done; with `SPARK_CCL_NCCL_FALLBACK`,
 //! the call goes to the library that the variable names. `either`: native without that library, and
-//! its function with it. `lack`: refused even with that library, where it would end a group there
-//! and not here.
+//! its function with it.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -14,10 +13,9 @@ use crate::refusal::{Answer, failed, refused};
 use crate::types::*;
 use crate::{
     allocation, collectives, comm, fallback, forward, groups, growing, info, memory, operations,
-    params, properties, rendezvous, teams,
+    params, properties, rendezvous, simulation, teams,
 };
 
-const NOT_YET: &str = "it is not implemented";
 const SIGNALS: &str = "one-sided signals are not implemented: use ncclSend and ncclRecv, or name \
                        NVIDIA's libnccl.so.2 by SPARK_CCL_NCCL_FALLBACK";
 const DEVICE_API: &str = "kernels of a program cannot communicate by themselves: use the calls of \
@@ -40,10 +38,6 @@ macro_rules! sent {
 
 /// The body of a row's function.
 macro_rules! body {
-    (lack $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $reason:path) => {{
-        $(let _ = $arg;)*
-        refused(stringify!($name), $reason)
-    }};
     (refuse $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $reason:path) => {
         match fallback::real() {
             Ok(None) => refused(stringify!($name), $reason),
@@ -113,9 +107,6 @@ macro_rules! reason {
     (refuse $reason:path) => {
         $reason
     };
-    (lack $reason:path) => {
-        $reason
-    };
     ($how:ident $function:path) => {
         ""
     };
@@ -124,9 +115,6 @@ macro_rules! reason {
 /// Notes the message of a row's function, if it is refused.
 #[cfg(test)]
 macro_rules! refusal {
-    ($said:ident lack $name:ident($($type:ty)*)) => {
-        refusal!($said refuse $name($($type)*));
-    };
     ($said:ident refuse $name:ident($($type:ty)*)) => {
         // SAFETY: a refused function looks at no argument, and zeros are valid for each type: a
         // number, a pointer, or a structure of these.
@@ -320,7 +308,9 @@ exports! {
     // Groups and reductions.
     native ncclGroupStart() -> ncclResult_t = groups::start;
     native ncclGroupEnd() -> ncclResult_t = groups::end;
-    lack ncclGroupSimulateEnd(simInfo: *mut ncclSimInfo_t) -> ncclResult_t = NOT_YET;
+    native ncclGroupSimulateEnd(
+        simInfo: *mut ncclSimInfo_t
+    ) -> ncclResult_t = simulation::simulate_end;
     native ncclRedOpCreatePreMulSum(
         op: *mut ncclRedOp_t, scalar: *mut c_void, datatype: ncclDataType_t,
         residence: ncclScalarResidence_t, comm: ncclComm_t

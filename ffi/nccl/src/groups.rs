@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
 
 use crate::fallback::opened;
@@ -24,6 +24,18 @@ pub(crate) fn start() -> Status {
         }
         Ok(())
     })
+}
+
+/// Refuses to simulate a group in which the fallback has calls, too: they would run.
+pub(crate) fn refuse_theirs() -> Result<(), Failure> {
+    if THEIRS.get() == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Kind::Usage,
+        "ncclGroupSimulateEnd is refused by spark-ccl's libnccl.so.2 with \
+         SPARK_CCL_NCCL_FALLBACK: that library's part of the group would run",
+    ))
 }
 
 /// `ncclGroupEnd`.

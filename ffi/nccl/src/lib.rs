@@ -27,6 +27,7 @@ mod properties;
 mod refusal;
 mod rendezvous;
 mod shadow;
+mod simulation;
 pub mod status;
 mod teams;
 pub mod types;

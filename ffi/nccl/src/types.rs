@@ -75,7 +75,40 @@ opaque! {
     ncclLLA2AHandle_t
     ncclGinOutboxHandle
     ncclGinInboxA2AHandle
-    ncclSimInfo_t
+}
+
+/// `ncclSimInfo_t`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ncclSimInfo_t {
+    pub(crate) size: usize,
+    pub(crate) magic: c_uint,
+    pub(crate) version: c_uint,
+    pub(crate) estimatedTime: f32,
+}
+
+/// `ncclConfigExt_t`: an option of a call, in a list.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ncclConfigExt_t {
+    pub(crate) next: *const Self,
+    pub(crate) vendorId: c_int,
+    pub(crate) optionId: c_int,
+    pub(crate) val: ncclConfigExtValue,
+}
+
+/// The value of an option.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ncclConfigExtValue {
+    pub(crate) i: c_int,
+    pub(crate) s: *const c_char,
+}
+
+impl std::fmt::Debug for ncclConfigExtValue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ncclConfigExtValue")
+    }
 }
 
 /// A structure that gets more members in later versions.
@@ -153,7 +186,7 @@ growing! {
         23100 size: usize = size_of::<Self>();
         23100 magic: c_uint = 0;
         23100 version: c_uint = 0;
-        23100 ext: *const c_void = std::ptr::null();
+        23100 ext: *const ncclConfigExt_t = std::ptr::null();
         23100 minCTAs: c_int = UNDEFINED;
         23100 maxCTAs: c_int = UNDEFINED;
         23100 nvlsCTAs: c_int = UNDEFINED;

@@ -66,7 +66,24 @@ typedef struct {
 typedef struct {
     size_t size;
     unsigned int magic, version;
-    const void *ext;
+    float estimatedTime;
+} ncclSimInfo_t;
+#define NCCL_SIM_INFO_INITIALIZER {sizeof(ncclSimInfo_t), 0x74685283, 23203, -1}
+typedef struct ncclConfigExt {
+    struct ncclConfigExt *next;
+    struct {
+        int vendorId, optionId;
+    } key;
+    union {
+        int i;
+        const char *s;
+        void *raw;
+    } val;
+} ncclConfigExt_t;
+typedef struct {
+    size_t size;
+    unsigned int magic, version;
+    ncclConfigExt_t *ext;
     int minCTAs, maxCTAs, nvlsCTAs, cgaClusterSize;
     const char *algSelection;
     int forceAlgSelection, CTAPolicy;
@@ -113,6 +130,7 @@ ncclResult_t ncclParamGetAllParameterKeys(const char ***, int *);
 void ncclParamDumpAll(void);
 ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t *);
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *, void *, ncclDataType_t, ncclScalarResidence_t,
                                       ncclComm_t);
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t);

@@ -273,6 +273,61 @@ static void own_reductions(const ncclComm_t *all)
     }
 }
 
+/* The time that a call of all ranks would take, which are in this process. */
+static float simulated(const ncclComm_t *all, size_t count)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < 3; i++) {
+        SUCCEEDS(ncclAllReduce(in, out, count, ncclFloat32, ncclSum, all[i], NULL));
+    }
+    SUCCEEDS(ncclGroupSimulateEnd(&info));
+    return info.estimatedTime;
+}
+
+/* A group that is only simulated says how long its calls would take, and begins none. */
+static void simulate(const ncclComm_t *all)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidUsage, "no group is open");
+    memset(in, 1, MI);
+    memset(out, 0, MI);
+    float little = simulated(all, 1), much = simulated(all, MI);
+    require(0 < little && little < much, "simulated times");
+    require(*(char *)out == 0, "a simulated call");
+    SUCCEEDS(ncclGroupStart());
+    FAILS(ncclGroupSimulateEnd(NULL), ncclInvalidArgument, "simInfo");
+    info.magic = 1;
+    FAILS(ncclGroupSimulateEnd(&info), ncclInvalidArgument, "magic");
+    SUCCEEDS(ncclGroupEnd());
+}
+
+/* Options of a call: a deadline, and a name that errors tell. */
+static void have_options(void)
+{
+    ncclComm_t all[2];
+    int32_t one = 1, sum = 0;
+    ncclConfigExt_t foreign = {NULL, {1, 1}, {.i = -5}};
+    ncclConfigExt_t name = {&foreign, {0x53434c, 2}, {.s = "the lonely sum"}};
+    ncclConfigExt_t deadline = {&name, {0x53434c, 1}, {.i = 0}};
+    ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
+    config.ext = &deadline;
+    SUCCEEDS(ncclCommInitAll(all, 2, NULL));
+#define CALL ncclAllReduceConfig(&one, &sum, 1, ncclInt32, ncclSum, all[0], NULL, &config)
+    FAILS(CALL, ncclInvalidArgument, "not above 0");
+    deadline.val.i = 50;
+    foreign.next = &deadline;
+    FAILS(CALL, ncclInvalidArgument, "goes round");
+    foreign.next = NULL;
+    deadline.key.optionId = 9;
+    FAILS(CALL, ncclInvalidArgument, "no option 9");
+    deadline.key.optionId = 1;
+    FAILS(CALL, ncclTimeout, "the lonely sum");
+#undef CALL
+    SUCCEEDS(ncclCommAbort(all[0]));
+    SUCCEEDS(ncclCommAbort(all[1]));
+}
+
 /* All ranks are in this process. */
 static void threads(void)
 {
@@ -285,6 +340,7 @@ static void threads(void)
     }
     SUCCEEDS(ncclGroupEnd());
     own_reductions(all);
+    simulate(all);
     for (int i = 0; i < 3; i++) {
         require(sum[i] == 7, "the sum of ranks of this process");
         SUCCEEDS(ncclCommDestroy(all[i]));
@@ -318,6 +374,7 @@ int main(int argc, char **argv)
         operations(counts[i]);
     }
     threads();
+    have_options();
     in_background();
     parts();
     SUCCEEDS(ncclCommAbort(comm));

@@ -1,0 +1,83 @@
+//! `ncclGroupSimulateEnd`: how long the calls of a group would take.
+
+use std::collections::BTreeMap;
+use std::ptr;
+
+use spark_ccl::{Communicator, Operation, UntypedCall};
+use spark_ccl_abi::arguments::given;
+use spark_ccl_abi::failure::{Failure, guarded};
+use spark_ccl_abi::groups;
+
+use crate::groups::refuse_theirs;
+use crate::status::Status;
+use crate::types::ncclSimInfo_t;
+
+/// The number behind the size of the structure.
+const MAGIC: u32 = 0x7468_5283;
+
+/// Microseconds that a call between GPUs takes at least, and bytes that pass in one, as measured
+/// between two H200 (docs/measurements/gpu.md). What the host carries has a cost model.
+const LEAST: f64 = 2.4;
+const BYTES: f64 = 330e3;
+
+/// No call takes less.
+const SOME: f64 = 0.1;
+
+/// Closes the innermost group, and begins none of its calls. Says how many microseconds they would
+/// take, if it was the outermost; otherwise they stay in the group around it.
+///
+/// # Safety
+/// `info` is null, or points to a structure as NCCL documents it.
+pub(crate) unsafe fn simulate_end(info: *mut ncclSimInfo_t) -> Status {
+    guarded(|| {
+        groups::must_be_open()?;
+        refuse_theirs()?;
+        let info = given(info, "simInfo")?;
+        // SAFETY: `given` has refused null, and otherwise this is a structure (this function's
+        // contract).
+        let magic = unsafe { (*info).magic };
+        if magic != MAGIC {
+            return Err(Failure::invalid(format!(
+                "magic of the ncclSimInfo_t is {magic:#x}, not {MAGIC:#x}: begin with NCCL's \
+                 initializer"
+            )));
+        }
+        let mut times = BTreeMap::<_, f64>::new();
+        for (comm, call) in groups::abandon()? {
+            let inner = comm.inner();
+            // The calls of a communicator run one after the other.
+            *times.entry(ptr::from_ref(inner)).or_default() += estimate(inner, &call)?;
+        }
+        let longest = times.into_values().fold(0.0, f64::max);
+        // SAFETY: as above; the caller lets this function write it.
+        unsafe { (*info).estimatedTime = longest as f32 };
+        Ok(())
+    })
+}
+
+/// Microseconds of a call.
+fn estimate(comm: &Communicator, call: &UntypedCall) -> Result<f64, Failure> {
+    let (operation, bytes, ranks) = (call.operation(), call.bytes(), comm.size());
+    let others = (ranks - 1) as f64 / ranks as f64;
+    let (is_of_all, share) = match operation {
+        Operation::AllReduce => (false, 2.0 * others),
+        Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (true, others),
+        _ => (false, 1.0),
+    };
+    if comm.device_kernels(Operation::AllReduce).is_some() {
+        return Ok(LEAST + bytes as f64 * share / BYTES);
+    }
+    let elements = bytes / call.dtype().size();
+    let count = if is_of_all {
+        elements / ranks
+    } else {
+        elements
+    };
+    let modelled = if operation.has_schedule() {
+        operation
+    } else {
+        Operation::Broadcast
+    };
+    let explained = comm.explain(modelled, call.dtype(), count, false)?;
+    Ok(explained.modelled_us.max(SOME))
+}
