@@ -40,13 +40,14 @@ class Exchanged(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
         # Not spawned: to import PyTorch takes longer than most tests. Tests of NCCL have a context
-        # of CUDA here, which ranks cannot take over, so their ranks come from a process without one,
-        # which has the variables of before, too.
+        # of CUDA here, which ranks cannot take over, so their ranks come from a process without
+        # one, which has the variables of before, too.
         ranks = torch.multiprocessing.get_context("forkserver" if BACKEND == "nccl" else "fork")
         ranks.set_forkserver_preload(["torch"])
 
         def start(target, args, **options):
-            return ranks.Process(target=with_variables, args=(dict(os.environ), target, *args), **options)
+            given = (dict(os.environ), target, *args)
+            return ranks.Process(target=with_variables, args=given, **options)
 
         self._start_processes(start)
 """
