@@ -33,6 +33,10 @@ impl DmaBuf {
             return Err(outside());
         }
         let pages = pages_of(address, last, host_page());
+        // Of an allocation of `cuMemAlloc`, whole pages may hold parts of others.
+        if pages.start < range.start || pages.end > range.end {
+            return Err(outside());
+        }
         let mut descriptor = -1_i32;
         let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         // SAFETY: for this kind of handle, the driver writes an `int`, to `descriptor`. It checks

@@ -18,8 +18,6 @@ pub struct RdmaTraits {
     pub dma_buf: bool,
     /// Whether RDMA devices reach memory of the GPU, also from `cuMemCreate`.
     pub direct: bool,
-    /// Which flushes of their writes the driver has: 1 by a call of the host, 2 in a stream.
-    pub flush_options: i32,
     /// For whom their writes are ordered without a flush: 0 for nobody, 100 for the GPU that they
     /// go to, 200 for all GPUs.
     pub writes_ordering: i32,
@@ -48,9 +46,6 @@ pub fn rdma_traits(ordinal: usize) -> Result<RdmaTraits, Error> {
         ]
         .into_iter()
         .all(|what| promised(what) != 0),
-        flush_options: promised(
-            Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
-        ),
         writes_ordering: promised(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING),
     })
 }
@@ -92,7 +87,6 @@ mod tests {
         integrated: false,
         dma_buf: true,
         direct: true,
-        flush_options: 1,
         writes_ordering: 100,
     };
 

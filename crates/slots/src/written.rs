@@ -50,6 +50,8 @@ impl Written {
         if moves.is_empty() {
             // What the proxies read is in the boxes, wherever the slots are.
             assert_eq!(self.inbox.record(*slot), self.outbox.record(*slot));
+            let [told, own] = [&self.inbox, &self.outbox].map(|at| at.credit_with(*slot));
+            assert_eq!(told.load(Ordering::Relaxed), own.load(Ordering::Relaxed));
             assert_eq!(self.inbox.flag(*slot).load(Ordering::Relaxed), slot.number);
             self.done.push(*slot);
             self.flying.remove(any);

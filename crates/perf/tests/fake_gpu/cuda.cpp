@@ -209,8 +209,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
         GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
         MEMORY_POOLS_SUPPORTED = 115,
         GPU_DIRECT_RDMA_SUPPORTED,
-        GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS,
-        GPU_DIRECT_RDMA_WRITES_ORDERING,
+        GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
         DMA_BUF_SUPPORTED = 124,
     };
     switch (attribute) {
@@ -221,7 +220,6 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
     case MEMORY_POOLS_SUPPORTED:
     case GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
     case GPU_DIRECT_RDMA_SUPPORTED:
-    case GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
     case DMA_BUF_SUPPORTED: return *value = 1, SUCCESS;
     case GPU_DIRECT_RDMA_WRITES_ORDERING: return *value = generation < 9 ? 0 : 100, SUCCESS;
     default: return *value = 0, SUCCESS;
@@ -377,11 +375,12 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream
 
 int cuThreadExchangeStreamCaptureMode(int *mode) { return std::swap(*mode, capture_mode), SUCCESS; }
 
-int cuStreamCreate(void **stream, unsigned) {
+int cuStreamCreate(void **stream, unsigned flags) {
     if (int said = enter()) return said;
     Guard guard(everything);
     if (int said = unsafe_in_captures()) return said;
     streams.push_back(new Stream{current, std::this_thread::get_id(), {}, nullptr, false});
+    streams.back()->blocking = flags == 0;
     *stream = streams.back();
     return SUCCESS;
 }
@@ -410,10 +409,17 @@ int cuStreamSynchronize(void *handle) {
     while (stream->device != broken && !idle(stream)) std::this_thread::yield();
     return stream->device == broken ? ILLEGAL_ADDRESS : SUCCESS;
 }
+// The default stream cannot be asked about while a stream captures that synchronizes with it.
+static int ask_about(void *handle, Stream *stream) {
+    if (stream->destroyed) return INVALID_HANDLE;
+    if (!is_default(handle)) return SUCCESS;
+    auto refuses = [=](Stream *one) { return one->device == stream->device && one->blocking && one->capture; };
+    return std::any_of(streams.begin(), streams.end(), refuses) ? CAPTURE_IMPLICIT : SUCCESS;
+}
 int cuStreamIsCapturing(void *handle, int *status) {
     Guard guard(everything);
     Stream *stream = used(handle);
-    if (asked++, stream->destroyed) return INVALID_HANDLE;
+    if (int said = (asked++, ask_about(handle, stream))) return said;
     return *status = stream->capture != nullptr, SUCCESS;
 }
 int cuStreamGetCtx(void *handle, void **context) {
@@ -439,7 +445,7 @@ int cuStreamBeginCapture_v2(void *handle, int mode) {
 int cuStreamGetCaptureInfo_v2(void *handle, int *status, uint64_t *id, void **, const void ***, size_t *) {
     Guard guard(everything);
     Stream *stream = used(handle);
-    if (stream->destroyed) return INVALID_HANDLE;
+    if (int said = ask_about(handle, stream)) return said;
     *status = stream->capture != nullptr;
     if (stream->capture) *id = stream->capture->id;
     return SUCCESS;
