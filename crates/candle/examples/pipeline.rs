@@ -5,6 +5,8 @@
 //! `cargo run --example pipeline -- --ranks 4` starts four ranks on this host. Under a launcher
 //! each process is a rank. The losses are those of one rank (`--ranks 1`).
 
+#[path = "shared/counting.rs"]
+mod counting;
 #[path = "shared/ranks.rs"]
 mod ranks;
 
@@ -13,15 +15,15 @@ use std::time::Instant;
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::{AdamW, Optimizer, VarMap, loss};
+use counting::TOKENS;
 use ranks::{Failure, number};
 use spark_ccl_candle::llama::{Config, Llama};
 use spark_ccl_candle::variables::{Trainable, in_order};
 use spark_ccl_candle::{Files, Form, Group};
 
-/// Parts of a batch, sequences in each, and tokens in each sequence.
+/// Parts of a batch, and sequences in each.
 const PARTS: usize = 4;
 const SEQUENCES: usize = 2;
-const TOKENS: usize = 24;
 
 fn main() -> Result<(), Failure> {
     ranks::run(|_| Ok(Device::Cpu), train)
@@ -43,18 +45,16 @@ fn train(group: &Group, _: &Device) -> Result<(), Failure> {
     };
     let own = in_order(&variables)?.into_iter().map(|(_, var)| var);
     let mut optimizer = AdamW::new_lr(own.collect(), 0.002)?;
-    let batch = batch(config.vocab_size)?;
+    let part = |part| (part * SEQUENCES)..(part + 1) * SEQUENCES;
+    let part = |it| counting::sequences(part(it), config.vocab_size, &Device::Cpu);
+    let batch: Vec<_> = (0..PARTS).map(part).collect::<Result<_, _>>()?;
     for step in 0..number("--steps", 8)? {
         let (begin, before) = (Instant::now(), group.spent());
         let (loss, gradients) = stage.step(&batch)?;
         optimizer.step(&gradients)?;
         if let Some(loss) = loss {
-            let (time, calls) = (
-                begin.elapsed(),
-                group.spent().time.saturating_sub(before.time),
-            );
-            println!("step {step}: loss {loss:.6}");
-            println!("  {time:.1?}, {calls:.1?} of it in calls on the last rank");
+            let calls = group.spent().time.saturating_sub(before.time);
+            counting::show(step, loss, PARTS * SEQUENCES, begin.elapsed(), calls);
         }
     }
     Ok(group.communicator().finalize()?)
@@ -62,22 +62,6 @@ fn train(group: &Group, _: &Device) -> Result<(), Failure> {
 
 /// A part of a batch: tokens, and the token after each.
 type Part = (Tensor, Tensor);
-
-/// Counting in steps of several sizes: what follows can be learned.
-fn batch(vocabulary: usize) -> Result<Vec<Part>, Failure> {
-    let part = |part: usize| {
-        let token = |sequence: usize, at: usize| {
-            let start = 7 * (part * SEQUENCES + sequence);
-            ((start + at * (sequence + 1)) % vocabulary) as u32
-        };
-        let shifted = |by: usize| {
-            let all = (0..SEQUENCES * TOKENS).map(|at| token(at / TOKENS, at % TOKENS + by));
-            Tensor::from_vec(all.collect(), (SEQUENCES, TOKENS), &Device::Cpu)
-        };
-        Ok((shifted(0)?, shifted(1)?))
-    };
-    (0..PARTS).map(part).collect()
-}
 
 /// This rank's blocks.
 struct Stage {

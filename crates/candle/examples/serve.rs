@@ -7,6 +7,8 @@
 //! how many are to follow. With the feature `cuda`, ranks take the GPUs of a host in turn, or all
 //! `--device 0`. With `--check`, rank 0 also loads the whole model, and compares.
 
+#[path = "shared/gpu.rs"]
+mod gpu;
 #[path = "shared/ranks.rs"]
 mod ranks;
 
@@ -17,25 +19,14 @@ use ranks::{Failure, number, text};
 use spark_ccl_candle::llama::{Cache, Config, Llama};
 use spark_ccl_candle::{Files, Form, Group, Spent};
 
+/// Tokens between two lines of progress.
+const EVERY: usize = 8;
+
 /// Logits may differ by this, since sums are in another order.
 const CLOSE: f32 = 1e-4;
 
 fn main() -> Result<(), Failure> {
-    ranks::run(device, serve)
-}
-
-#[cfg(feature = "cuda")]
-fn device(rank: usize) -> Result<Device, Failure> {
-    use candle_core::cuda_backend::cudarc::driver::CudaContext;
-    let gpus = CudaContext::device_count()?.max(1) as usize;
-    let number = number("--device", rank % gpus)?;
-    Ok(Device::new_cuda_with_stream(number)?)
-}
-
-#[cfg(not(feature = "cuda"))]
-#[allow(clippy::unnecessary_wraps, reason = "a GPU may not be there")]
-fn device(_: usize) -> Result<Device, Failure> {
-    Ok(Device::Cpu)
+    ranks::run(gpu::device, serve)
 }
 
 fn serve(group: &Group, device: &Device) -> Result<(), Failure> {
@@ -102,15 +93,16 @@ impl Run {
             run.logits.push(logits);
             if at == 0 {
                 (begin, before) = (Instant::now(), group.spent());
+                continue;
+            }
+            run.time = begin.elapsed();
+            run.spent = difference(group.spent(), before);
+            if group.rank() == 0 && at.is_multiple_of(EVERY) {
+                let (seconds, calls) = (run.time.as_secs_f64(), run.spent.time.as_secs_f64());
+                let (speed, share) = (at as f64 / seconds, calls / seconds * 100.0);
+                println!("after {at} tokens: {speed:.1} tokens/s, {share:.1} % in calls");
             }
         }
-        let after = group.spent();
-        run.time = begin.elapsed();
-        run.spent = Spent {
-            calls: after.calls - before.calls,
-            bytes: after.bytes - before.bytes,
-            time: after.time.saturating_sub(before.time),
-        };
         Ok(run)
     }
 
@@ -138,6 +130,15 @@ impl Run {
             input = vec![token];
         }
         Ok(largest)
+    }
+}
+
+/// What was spent between two moments.
+fn difference(after: Spent, before: Spent) -> Spent {
+    Spent {
+        calls: after.calls - before.calls,
+        bytes: after.bytes - before.bytes,
+        time: after.time.saturating_sub(before.time),
     }
 }
 

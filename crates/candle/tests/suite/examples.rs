@@ -81,23 +81,47 @@ fn a_folder_is_served_and_each_ranks_memory_is_shown() {
     }
 }
 
-#[test]
-fn a_pipeline_has_the_losses_of_one_rank() {
-    let losses = |ranks| -> Vec<f64> {
-        let lines = lines("pipeline", &["--steps", "6", "--ranks", ranks], "step ");
-        let number = |line: &String| line.rsplit(' ').next().unwrap().parse().unwrap();
-        lines.iter().map(number).collect()
+/// The losses of an example with several ranks, which shows its speed and calls with each.
+fn losses(name: &str, ranks: &str) -> Vec<f64> {
+    let lines = lines(name, &["--steps", "6", "--ranks", ranks], "step ");
+    let number = |line: &String| {
+        let shown: Vec<_> = line.split(", ").collect();
+        assert!(shown[1].ends_with(" samples/s"), "{line}");
+        assert!(shown[2].ends_with(" % in calls"), "{line}");
+        shown[0].rsplit(' ').next().unwrap().parse().unwrap()
     };
-    let alone = losses("1");
-    assert_eq!(alone.len(), 6);
-    assert!(alone[5] < alone[0] / 2.0, "nothing is learned: {alone:?}");
-    for ranks in ["2", "4"] {
-        for (one, other) in losses(ranks).iter().zip(&alone) {
-            assert!(
-                (one - other).abs() < 1e-5 * other.abs(),
-                "{ranks} ranks: {one} {other}"
-            );
+    lines.iter().map(number).collect()
+}
+
+#[test]
+fn a_pipeline_and_data_parallel_training_have_the_losses_of_one_rank() {
+    for name in ["pipeline", "train"] {
+        let alone = losses(name, "1");
+        assert_eq!(alone.len(), 6);
+        assert!(alone[5] < alone[0] / 2.0, "nothing is learned: {alone:?}");
+        for ranks in ["2", "4"] {
+            let found = losses(name, ranks);
+            assert_eq!(found.len(), alone.len());
+            for (one, other) in found.iter().zip(&alone) {
+                assert!(
+                    (one - other).abs() < 1e-5 * other.abs(),
+                    "{name}, {ranks} ranks: {one} {other}"
+                );
+            }
         }
+    }
+}
+
+#[test]
+fn serving_shows_its_speed_and_the_share_of_calls() {
+    let shown = lines("serve", &["--tokens", "17"], "after ");
+    assert_eq!(shown.len(), 2);
+    for (line, begin) in shown.iter().zip(["after 16 tokens: ", "after 8 tokens: "]) {
+        assert!(
+            line.starts_with(begin) && line.contains(" tokens/s, "),
+            "{line}"
+        );
+        assert!(line.ends_with(" % in calls"), "{line}");
     }
 }
 
