@@ -225,9 +225,12 @@ impl Rail {
             // by the piece's key that it is registered.
             unsafe { batch.write(request, &[*piece], *to)? };
         }
-        batch.post().map_err(|post| post.error)?;
-        self.posted = last;
-        Ok(())
+        let posted = batch.post();
+        self.posted += match &posted {
+            Ok(()) => requests.len(),
+            Err(error) => error.posted,
+        } as u64;
+        posted.map_err(|post| post.error)
     }
 
     /// Probes the rail: devices do not always report the loss of a request, and without a posted

@@ -122,6 +122,8 @@ impl Core {
             }
         };
         let asked = self.last_asked(rail).max(self.last_put(rail));
+        // What could not be posted does not end.
+        let asked = asked.min(lost.posted);
         let ended = self.drain(rail, &lost.queue, lost.ended, asked);
         // A destroyed queue pair does not write either.
         let pair = if ended.last >= asked {

@@ -115,7 +115,13 @@ impl Core {
                 opened.len()
             )));
         }
-        Ok(())
+        let mut parts = parts.iter();
+        match parts.find(|part| !self.reaches(part.from, part.bytes as usize)) {
+            None => Ok(()),
+            Some(part) => Err(LinkError::Misuse(format!(
+                "a put of {part:?} out of memory that is not registered"
+            ))),
+        }
     }
 
     /// The rail with the fewest bytes in flight that has room for a put.
@@ -210,7 +216,7 @@ impl Core {
     }
 
     /// Notes that the peer, too, has stopped a rail: nothing of it arrives any more.
-    pub(super) fn free_puts(&mut self, of: usize) {
+    pub(in super::super) fn free_puts(&mut self, of: usize) {
         for put in &mut self.puts.under_way {
             if put.state == (State::Lost { rail: of }) {
                 put.state = State::Again;
@@ -220,25 +226,31 @@ impl Core {
 
     /// Whether puts are to be done again.
     pub(super) fn has_lost_puts(&self) -> bool {
-        let mut puts = self.puts.under_way.iter();
-        puts.any(|put| put.state == State::Again)
+        self.puts.next_again().is_some()
     }
 
     /// Does puts of failed rails again, as far as the others have room for them.
-    pub(super) fn repeat_puts(&mut self) {
-        let count = self.puts.under_way.len();
-        for place in 0..count {
-            let put = &self.puts.under_way[place];
-            if self.failed.is_some() || put.state != State::Again {
-                continue;
-            }
-            let Some(rail) = self.rail_for_put(put.parts.len()) else {
+    pub(in super::super) fn repeat_puts(&mut self) {
+        // Looks each time: a rail that fails on the way changes which puts there are.
+        while self.failed.is_none()
+            && let Some(place) = self.puts.next_again()
+        {
+            let parts = self.puts.under_way[place].parts.len();
+            let Some(rail) = self.rail_for_put(parts) else {
                 return;
             };
             // SAFETY: the put has not ended, and the link was not abandoned, so nothing writes its
             // parts: the caller of `put` has promised that.
             unsafe { self.post_put(place, rail) };
         }
+    }
+}
+
+impl Puts {
+    /// The place of a put that is to be done again.
+    fn next_again(&self) -> Option<usize> {
+        let mut puts = self.under_way.iter();
+        puts.position(|put| put.state == State::Again)
     }
 }
 
