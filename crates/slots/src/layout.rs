@@ -136,7 +136,7 @@ impl Shape {
         (lane * COUNTERS + counter as usize) * LINE
     }
 
-    /// Where the slot of a number is in a box, or its head. Numbers count from 1, and never restart.
+    /// Where the slot of a number is in a box, or its head. Numbers begin at 1 and never restart.
     pub(crate) fn slot(&self, slot: Slot) -> usize {
         self.slots() + self.index(slot) * self.heads()
     }

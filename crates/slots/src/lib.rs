@@ -54,8 +54,8 @@ pub use error::Error;
 pub use layout::{MAX_DEPTH, Placement, Shape};
 #[cfg(not(all(test, loom)))]
 pub use linked::{Heard, Linked};
-pub use memory::{Memory, PostBox};
-pub use moves::{Move, Place};
+pub use memory::{Memory, Place, PostBox};
+pub use moves::Move;
 pub use plan::{Kernel, Plan};
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};

@@ -7,7 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spark_ccl_transport::PutPart;
 
 use crate::layout::{CREDIT, FLAG, HEAD, RECORD};
-use crate::{Counter, Error, Place, Placement, Record, Shape, Slot};
+use crate::{Counter, Error, Placement, Record, Shape, Slot};
+
+/// Where a box is, and its first slot, which may be on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The box, in memory of the host.
+    pub start: u64,
+    /// Its first slot.
+    pub slots: u64,
+}
 
 /// Memory of the host that kernels, carriers and peers reach.
 ///

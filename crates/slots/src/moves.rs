@@ -5,15 +5,6 @@ use std::sync::atomic::Ordering;
 use crate::layout::{CREDIT, FLAG, HEAD};
 use crate::{Placement, PostBox, Slot};
 
-/// Where a box is, and its first slot, which may be on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// The box, in memory of the host.
-    pub start: u64,
-    /// Its first slot.
-    pub slots: u64,
-}
-
 /// A part of a slot: bytes at an address of this rank, and where they go at the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {

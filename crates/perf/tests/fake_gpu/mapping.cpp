@@ -105,7 +105,8 @@ int cuMemUnmap(uint64_t start, size_t bytes) {
 
 // A file of memory in place of a dma-buf: its first bytes are those of a mapping, so only a range
 // from there on can be exported.
-int cuMemGetHandleForAddressRange(void *file, uint64_t start, size_t bytes, int kind, unsigned long long flags) {
+int cuMemGetHandleForAddressRange(void *file, uint64_t start, size_t bytes, int kind,
+                                  unsigned long long flags) {
     Guard guard(everything);
     auto found = mapped.find(start);
     bool is_whole = start % PAGE == 0 && bytes % PAGE == 0 && bytes > 0;

@@ -5,7 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use super::super::posts::completion;
-use super::end::{Address, PairEnd, Rules, lock};
+use super::end::{Address, PAUSE, PairEnd, Rules, lock};
 use super::memory::{self, OWN_READ, OWN_WRITE};
 use super::random::Random;
 use super::request::{Data, Request};
@@ -14,8 +14,6 @@ use crate::raw;
 
 /// How long a peer may take to answer.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// The pause before looking again at a peer that has no receive.
-pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// The sending device of a queue pair.
 struct Carrier<'a> {

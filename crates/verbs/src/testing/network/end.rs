@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::super::posts::completion;
 use super::Cable;
 use super::memory::{Keys, Region};
 use super::queue::{Arrivals, Posted};
 use crate::{Gid, raw};
+
+/// The pause before looking again at a peer that has no receive.
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 /// All ends, by number.
 static ENDS: Mutex<BTreeMap<u32, Arc<PairEnd>>> = Mutex::new(BTreeMap::new());

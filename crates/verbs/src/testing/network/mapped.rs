@@ -59,7 +59,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: `new` has mapped this range, and devices were told to forget it before: `dereg_mr`
+        // SAFETY: `new` has mapped this range. Devices were told to forget it before: `dereg_mr`
         // dismisses a region, and returns no earlier than their last access to it.
         let _ = unsafe { munmap(self.start.cast(), self.bytes) };
     }

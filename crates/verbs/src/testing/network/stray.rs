@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Cable;
-use super::carrier::PAUSE;
-use super::end::{Address, PairEnd, lock};
+use super::end::{Address, PAUSE, PairEnd, lock};
 use super::memory::{self, Span};
 
 /// The rest of a write.
