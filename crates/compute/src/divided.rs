@@ -39,23 +39,41 @@ impl Whole<'_> {
     unsafe fn run(&self, mut cpu: Cpu, first: usize, count: usize) {
         let job = self.0;
         let at = first * job.dtype.size();
-        let part = |src: &Operand| Operand {
+        let part = |src: Operand| Operand {
             ptr: src.ptr.wrapping_add(at),
-            ..*src
+            ..src
         };
-        let srcs: Vec<_> = job.srcs.iter().map(part).collect();
-        let dsts: Vec<_> = job.dsts.iter().map(|dst| dst.wrapping_add(at)).collect();
-        let part = Job {
-            srcs: &srcs,
-            dsts: &dsts,
-            count,
-            ..*job
-        };
-        // SAFETY: the job has a source, and so has its part. All operands have `first + count`
-        // elements, so that these `count` lie within each. Destinations that are apart from, or the
-        // same as, other operands are so in each part; nothing outside of the job uses them
-        // meanwhile, and of the job only this thread. This function requires all of that.
-        unsafe { cpu.start(&part) };
+        with_each(job.srcs, part, |srcs| {
+            with_each(
+                job.dsts,
+                |dst| dst.wrapping_add(at),
+                |dsts| {
+                    let part = Job {
+                        srcs,
+                        dsts,
+                        count,
+                        ..*job
+                    };
+                    // SAFETY: the job has a source, and so has its part. All operands have `first +
+                    // count` elements, so that these `count` lie within each. Destinations that are
+                    // apart from, or the same as, other operands are so in each part; nothing
+                    // outside of the job uses them meanwhile, and of the job only this thread. This
+                    // function requires all of that.
+                    unsafe { cpu.start(&part) };
+                },
+            );
+        });
+    }
+}
+
+/// Calls `work` with what `change` makes of each, which is not allocated for a few.
+fn with_each<T: Copy>(all: &[T], change: impl Fn(T) -> T, work: impl FnOnce(&[T])) {
+    match *all {
+        [a] => work(&[a].map(change)),
+        [a, b] => work(&[a, b].map(change)),
+        [a, b, c] => work(&[a, b, c].map(change)),
+        [a, b, c, d] => work(&[a, b, c, d].map(change)),
+        _ => work(&all.iter().copied().map(change).collect::<Vec<_>>()),
     }
 }
 
