@@ -222,3 +222,45 @@ fn what_is_not_lent_is_not_given() {
         assert!(error.to_string().contains("is not lent"), "{error}");
     }
 }
+
+/// Has the kernel refuse to read these pages, or allow it again.
+fn open(payload: &[u8], is_open: bool) {
+    let protection = if is_open {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_NONE
+    };
+    let start = payload.as_ptr().cast_mut().cast();
+    // SAFETY: whole pages of a mapping that the test has made, and does not use while they are
+    // closed.
+    let done = unsafe { libc::mprotect(start, payload.len(), protection) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_payload_of_which_one_thread_cannot_read_its_part_arrives_in_pieces() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let values = bytes(LEND_MOST, 1);
+    let mut memory = vec![0; LEND_MOST + 2 * 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let payload = &mut memory[start..start + LEND_MOST];
+    payload.copy_from_slice(&values);
+    let payload = &*payload;
+    let number = lent(&mut tx, payload, 5);
+    let hidden = &payload[LEND_MOST / 2..];
+    open(hidden, false);
+    // At the same place in its page, so that no processor copies slowly.
+    let mut room = vec![0; LEND_MOST + 4096];
+    let start = room.as_ptr().align_offset(4096);
+    let borrowed = borrow(&mut rx, &mut room[start..][..LEND_MOST], 5);
+    open(hidden, true);
+    assert_eq!(
+        borrowed.unwrap(),
+        Borrowing::NotYet,
+        "nothing counts as read"
+    );
+    assert!(borrow_all(&mut tx, &mut rx, 5, LEND_MOST, LEND_MOST) == values);
+    assert!(tx.has_returned(number).unwrap());
+}
