@@ -21,11 +21,11 @@
 //! `work` is ordered by `state`, so relaxed is enough.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicPtr, AtomicU32};
-#[cfg(not(all(test, loom)))]
-use std::sync::atomic::{AtomicPtr, AtomicU32};
 
 const EMPTY: u32 = 0;
 const OFFERED: u32 = 1;
