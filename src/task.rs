@@ -22,6 +22,9 @@ pub(crate) const NO_TIME: &str = "a timeout of 0: no call could be done in time"
 
 /// In calls of at least this many bytes, several threads copy and reduce.
 const LONG_BYTES: u64 = 1 << 20;
+/// Several threads read what is lent in calls of at least this many bytes. The kernel looks up the
+/// sender's pages for each of them; in shorter calls that takes longer than one thread does.
+pub(crate) const DIVIDED_BYTES: u64 = 32 << 20;
 
 /// Whether it pays to divide the work of a call among threads, whose longer buffer has so many
 /// elements.
@@ -31,7 +34,7 @@ pub(crate) fn is_long(dtype: DType, elements: u64) -> bool {
 }
 
 #[inline]
-fn bytes(dtype: DType, elements: u64) -> u64 {
+pub(crate) fn bytes(dtype: DType, elements: u64) -> u64 {
     elements.saturating_mul(dtype.size() as u64)
 }
 

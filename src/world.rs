@@ -3,6 +3,7 @@
 
 pub(crate) mod deadline;
 pub(crate) mod exit;
+mod helpers;
 pub(crate) mod launch;
 pub(crate) mod logging;
 mod redial;
@@ -12,6 +13,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
+use helpers::Pool;
 use spark_ccl_bootstrap::{HostId, Session, StreamId, StreamKind};
 use spark_ccl_compute::{Compute, Cpu, Divided, Helpers};
 use spark_ccl_config::{Net, Settings, Tuning};
@@ -28,9 +30,6 @@ use crate::plan::Network;
 pub const VERSION: &str = env!("BUILT_VERSION");
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;
-/// Seven gain little more, except with registered memory (`docs/what-bounds-it.md`), and programs
-/// may have a use for their cores.
-const MOST_HELPERS: usize = 3;
 
 /// The device that reduces elements.
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,10 +58,8 @@ pub(crate) struct World {
     /// The measurements of rank 0's machine.
     pub(crate) tuning: Tuning,
     pub(crate) reducer: Reducer,
-    /// Of all communicators of this rank.
-    pub(crate) helpers: Arc<Helpers>,
-    /// What bounds their number, as text.
-    pub(crate) cores: Cores,
+    /// Of all communicators of this rank, in all worlds of the process.
+    pub(crate) pool: Arc<Pool>,
     /// Opened before the ranks meet, to tell the others of them, or for the first communicator that
     /// needs them.
     nics: OnceLock<Nics>,
@@ -108,21 +105,21 @@ impl World {
             None => watch_neighbours(&session, &settings, deadline)?,
         };
         let cores = cores_of(&session);
-        let helpers = Arc::new(Helpers::new(helpers(&settings, &cores)));
-        let world = Self {
+        let pool = if session.is_local() {
+            Pool::new(&settings, cores)
+        } else {
+            Pool::shared(&settings, cores)
+        };
+        Ok(Self {
             session,
             settings,
             tuning,
             reducer,
-            helpers,
-            cores,
+            pool,
             nics,
             monitor,
             stay: Mutex::default(),
-        };
-        let text = world.describe_helpers();
-        spark_ccl_log::info!("calls of 1 MiB and more: {text}");
-        Ok(world)
+        })
     }
 
     /// The stay, which each membership of a communicator holds.
@@ -184,16 +181,6 @@ impl World {
         }
     }
 
-    /// How many threads help with long calls, and what bounds their number.
-    pub(crate) fn describe_helpers(&self) -> String {
-        let (count, cores) = (self.helpers.count(), &self.cores);
-        match (count, self.settings.helpers) {
-            (1, None) => format!("1 helper thread ({cores})"),
-            (_, None) => format!("{count} helper threads ({cores})"),
-            (_, Some(_)) => format!("{count} helper threads (SPARK_CCL_HELPERS; {cores})"),
-        }
-    }
-
     /// Whether some of these ranks reach each other by way of others only.
     pub(crate) fn has_ways_round(&self, members: &[u32]) -> bool {
         let wiring = self.session.wiring();
@@ -219,18 +206,16 @@ impl World {
     }
 }
 
-/// The cores of this rank, as the ranks of its machine share them, in other containers, too.
+/// The cores of this rank, as the ranks of its machine share them, in other containers, too. Those
+/// have ids that are of no use here, so they count as ranks that share all cores. A container that
+/// has the network of its machine, but ids of its own, is not told apart: there, the masks of other
+/// processes may count.
 fn cores_of(session: &Session) -> Cores {
     let own = session.peer(session.rank()).host_id;
     let peers = (0..session.size()).map(|rank| session.peer(rank));
     let here = peers.filter(|peer| own.is_same_machine(&peer.host_id));
-    Cores::of(&here.map(|peer| peer.pid).collect::<Vec<_>>())
-}
-
-/// How many threads help with long calls.
-fn helpers(settings: &Settings, cores: &Cores) -> usize {
-    let spare = cores.spare().min(MOST_HELPERS);
-    settings.helpers.unwrap_or(spare)
+    let ids = here.map(|peer| (peer.host_id == own).then_some(peer.pid));
+    Cores::of(&ids.collect::<Vec<_>>())
 }
 
 /// The RDMA ports of this machine, where links may use them.

@@ -127,8 +127,8 @@ fn host_engine(
         members.len() as u32,
         slot_bytes,
         mesh,
-        world.reducer.start(&world.helpers),
-        Arc::clone(&world.helpers),
+        world.reducer.start(&world.pool.helpers),
+        Arc::clone(&world.pool.helpers),
         Arc::clone(&bell),
     );
     let alarm = observed.map(|observed| observed.alarm());

@@ -11,6 +11,7 @@ use spark_ccl_control::{Fault, Watch};
 use spark_ccl_cuda::keep_context;
 use spark_ccl_fork::Owned;
 use spark_ccl_log::FlushOnDrop;
+use spark_ccl_sched::Algorithm;
 use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
 use spark_ccl_types::{DType, Operation, Side, Signature};
@@ -24,7 +25,7 @@ use crate::members::membership::Membership;
 use crate::mesh::peer_link::PeerLink;
 use crate::observe::Observation;
 use crate::plan::{Explanation, Planner};
-use crate::task::{NO_TIME, Spec, Task, is_long};
+use crate::task::{DIVIDED_BYTES, NO_TIME, Spec, Task, bytes, is_long};
 use crate::world::World;
 
 /// A group of ranks that communicate with each other.
@@ -218,12 +219,28 @@ impl Communicator {
             let extent = operation.extent(side);
             extent.elements(count as u64, self.size() as u32)
         });
-        let is_long = is_long(dtype, input.max(output));
+        let explanation = planner.explain(signature, false, one_sided);
+        let longest = input.max(output);
+        let reads_alone = !operation.reduces()
+            && explanation.algorithm != Algorithm::OneSided
+            && bytes(dtype, longest) < DIVIDED_BYTES;
+        let helpers = is_long(dtype, longest).then(|| {
+            let text = self.inner.world.pool.describe();
+            let unless = ", unless ranks read each other's memory by the kernel";
+            text + if reads_alone { unless } else { "" }
+        });
         Ok(Explanation {
             lends: may_lend && planner.may_lend(signature, false),
-            helpers: is_long.then(|| self.inner.world.describe_helpers()),
-            ..planner.explain(signature, false, one_sided)
+            helpers,
+            ..explanation
         })
+    }
+
+    /// How many parts of calls helpers were offered since the last time this was called.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn take_offered_parts(&self) -> usize {
+        self.inner.world.pool.helpers.take_offered()
     }
 
     /// Fails this communicator on all ranks: operations in flight and later ones return

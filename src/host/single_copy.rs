@@ -12,12 +12,10 @@ use super::run::Run;
 use super::transfer::Transfer;
 use super::wires::Obstacle;
 use crate::mesh::LinkId;
+use crate::task::DIVIDED_BYTES;
 
 /// Nothing is lent of a shorter transfer.
 const LEAST_BYTES: u64 = 4 << 10;
-/// Several threads read what is lent in calls of at least this many bytes. The kernel looks up the
-/// sender's pages for each of them; in shorter calls that takes longer than one thread does.
-const DIVIDED_BYTES: u64 = 32 << 20;
 
 impl Run<'_> {
     /// Lends or borrows the next part of a transfer, if that needs no reduction and the link can.

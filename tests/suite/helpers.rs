@@ -15,7 +15,7 @@ fn helped(count: usize) -> Builder {
 
 #[test]
 fn every_long_collective_has_its_result_with_helpers() {
-    for count in [1, 3] {
+    for count in [0, 1, 3] {
         run_with(&helped(count), 2, |comm| {
             for collective in COLLECTIVES {
                 for memory in [Memory::Ordinary, Memory::Registered] {
@@ -25,16 +25,39 @@ fn every_long_collective_has_its_result_with_helpers() {
                         ..Case::new(collective, LONG)
                     };
                     case.check::<i32>(comm);
+                    let offered = comm.take_offered_parts();
+                    assert!(count > 0 || offered == 0, "{case:?}: {offered} parts");
+                    let divides = collective == Operation::AllReduce;
+                    assert!(count == 0 || !divides || offered > 0, "{case:?}");
                 }
             }
         });
     }
 }
 
+/// More operands than a part has room for without allocating.
+#[test]
+fn six_ranks_have_the_result_of_a_long_reduction_with_helpers() {
+    run_with(&helped(1), 6, |comm| {
+        let case = Case {
+            memory: Memory::Registered,
+            ..Case::new(Operation::AllReduce, LONG)
+        };
+        case.check::<i32>(comm);
+        assert!(comm.take_offered_parts() > 0);
+    });
+}
+
 /// Lent memory is read by several threads in longer calls only.
 #[test]
 fn lent_memory_is_gathered_with_helpers() {
-    run_with(&helped(3), 2, |comm| {
+    for helpers in [0, 3] {
+        gather(helpers);
+    }
+}
+
+fn gather(helpers: usize) {
+    run_with(&helped(helpers), 2, |comm| {
         let count = (16 << 20) + 4099;
         let input: Vec<u8> = (0..count)
             .map(|index| (index * 7 + comm.rank()) as u8)
@@ -45,6 +68,8 @@ fn lent_memory_is_gathered_with_helpers() {
             let mut values = block.iter().enumerate();
             assert!(values.all(|(index, &value)| value == (index * 7 + rank) as u8));
         }
+        let offered = comm.take_offered_parts();
+        assert_eq!(offered > 0, helpers > 0, "{offered} parts");
     });
 }
 
@@ -113,5 +138,30 @@ fn explanations_name_the_helpers_of_long_calls() {
         );
         let text = explain((1 << 18) - 1);
         assert!(!text.contains("helper"), "{text}");
+    });
+}
+
+/// Below 32 MiB, one thread reads what is lent.
+#[test]
+fn explanations_say_when_helpers_have_nothing_to_read() {
+    run_with(&helped(3), 2, |comm| {
+        let explain = |operation, count, registered| {
+            let choice = comm.explain(operation, DType::U8, count, registered);
+            choice.unwrap().to_string()
+        };
+        for (operation, count, registered, is_alone) in [
+            (Operation::AllReduce, 2 << 20, false, false),
+            (Operation::Broadcast, 2 << 20, false, true),
+            (Operation::Broadcast, (32 << 20) - 1, false, true),
+            (Operation::Broadcast, 32 << 20, false, false),
+            (Operation::AllGather, 2 << 20, false, true),
+            (Operation::AllGather, 16 << 20, false, false),
+            (Operation::AllGather, 2 << 20, true, false),
+        ] {
+            let text = explain(operation, count, registered);
+            let says = text.contains(", unless ranks read each other's memory by the kernel");
+            assert!(text.contains("3 helper threads"), "{text}");
+            assert_eq!(says, is_alone, "{operation} of {count}: {text}");
+        }
     });
 }

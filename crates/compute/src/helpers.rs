@@ -5,10 +5,13 @@
 //! itself, and what a helper has begun, the caller waits for.
 
 mod mailbox;
+mod scheduling;
 
 use std::hint::spin_loop;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+#[cfg(feature = "testing")]
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -21,9 +24,12 @@ use spark_ccl_log::Mutex;
 /// The name of the threads.
 const NAME: &str = "spark-helper";
 /// How long a helper looks for work all the time, and how long it looks, and yields its core in
-/// between, before it sleeps.
+/// between, before it sleeps; a caller yields as long before it sleeps.
 const LOOKS: Duration = Duration::from_micros(20);
 const YIELDS: Duration = Duration::from_micros(100);
+/// How long a caller then sleeps between two looks, so that a helper of a lower priority runs that
+/// is on its core.
+const PAUSE: Duration = Duration::from_micros(10);
 /// Looks between two looks at the clock, or two yields.
 const ROUND: usize = 32;
 const PAGE: usize = 4096;
@@ -42,10 +48,16 @@ pub struct Helpers {
     count: usize,
     /// A forked child has the threads' handles, but no threads.
     pool: Owned<Mutex<Pool>>,
+    /// How many parts of work helpers were offered.
+    #[cfg(feature = "testing")]
+    offered: AtomicUsize,
 }
 
-#[derive(Default)]
+/// What each helper does first.
+type Begin = Arc<dyn Fn() + Send + Sync>;
+
 struct Pool {
+    begin: Begin,
     helpers: Vec<Helper>,
     /// The system has refused a thread, and is not asked again.
     is_refused: bool,
@@ -58,12 +70,28 @@ struct Helper {
 }
 
 impl Helpers {
-    /// As many threads, which are started when they are needed first.
-    pub fn new(count: usize) -> Self {
+    /// As many threads, which are started when they are needed first. Each then calls `begin`,
+    /// which may change the affinity mask that it has from its starter. None has a priority of real
+    /// time, even where its starter has one.
+    pub fn new(count: usize, begin: impl Fn() + Send + Sync + 'static) -> Self {
+        let pool = Pool {
+            begin: Arc::new(begin),
+            helpers: Vec::new(),
+            is_refused: false,
+        };
         Self {
             count,
-            pool: Owned::new(Mutex::default()),
+            pool: Owned::new(Mutex::new(pool)),
+            #[cfg(feature = "testing")]
+            offered: AtomicUsize::new(0),
         }
+    }
+
+    /// How many parts of work helpers were offered since the last call.
+    #[cfg(feature = "testing")]
+    pub fn take_offered(&self) -> usize {
+        // Pairs with nothing: it is counted by the thread that shares work.
+        self.offered.swap(0, Ordering::Relaxed)
     }
 
     /// How many there are.
@@ -89,6 +117,9 @@ impl Helpers {
             Some(pool) => pool.helpers(self.count.min(parts - 1)),
             None => &[],
         };
+        // Pairs with nothing: only the number counts.
+        #[cfg(feature = "testing")]
+        self.offered.fetch_add(helpers.len(), Ordering::Relaxed);
         let has_panicked = AtomicBool::new(false);
         let shared = Shared { work, has_panicked };
         let offered = Offered::new(helpers, &shared);
@@ -178,10 +209,18 @@ impl Drop for Offered<'_> {
     fn drop(&mut self) {
         for helper in self.0 {
             let mailbox = &helper.mailbox;
-            let mut looks = 0_usize;
+            let (mut looks, mut since) = (0_usize, None);
             while !mailbox.is_back() && !mailbox.take_back() {
                 looks += 1;
-                pause(looks.is_multiple_of(ROUND));
+                if !looks.is_multiple_of(ROUND) {
+                    pause(false);
+                } else if since.get_or_insert_with(Instant::now).elapsed() < YIELDS {
+                    pause(true);
+                } else {
+                    thread::sleep(PAUSE);
+                    // One look between two sleeps.
+                    looks = ROUND - 1;
+                }
             }
         }
     }
@@ -191,7 +230,7 @@ impl Pool {
     /// The first `count` helpers, or fewer where the system refuses threads.
     fn helpers(&mut self, count: usize) -> &[Helper] {
         while self.helpers.len() < count && !self.is_refused {
-            match Helper::start(self.helpers.len() + 1) {
+            match Helper::start(self.helpers.len() + 1, Arc::clone(&self.begin)) {
                 Ok(helper) => self.helpers.push(helper),
                 Err(error) => {
                     spark_ccl_log::warn!(
@@ -209,11 +248,15 @@ impl Pool {
 
 impl Helper {
     /// The one that does this part of all work.
-    fn start(part: usize) -> io::Result<Self> {
+    fn start(part: usize, begin: Begin) -> io::Result<Self> {
         let mailbox = Arc::new(Mailbox::new());
         let thread = spark_ccl_log::spawn(NAME, {
             let mailbox = Arc::clone(&mailbox);
-            move || help(&mailbox, part)
+            move || {
+                scheduling::leave_real_time();
+                begin();
+                help(&mailbox, part);
+            }
         })?;
         let thread = Some(thread);
         Ok(Self { mailbox, thread })

@@ -5,14 +5,16 @@ use std::path::Path;
 use std::{fmt, fs};
 
 use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::cgroup;
 
 /// The cores of a rank, and who shares them. As text: what bounds them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cores {
-    /// Of the affinity mask of the thread that asked.
+    /// The affinity mask of the thread that asked; `None` if the kernel does not tell.
+    set: Option<CpuSet>,
+    /// How many that are.
     mask: usize,
     /// Ranks of this host, this one among them, whose masks have cores of this mask.
     sharers: usize,
@@ -23,22 +25,32 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Those of this thread's rank, of as many ranks of this host as there are ids of processes. An
-    /// id may be one of another namespace, or unknown here: then its rank counts as one that shares
-    /// the mask.
-    pub fn of(processes: &[u32]) -> Self {
+    /// Those of this thread's rank, of as many ranks of this host as there are ids of processes.
+    /// Without an id, or with one that is unknown here, a rank counts as one that shares the mask.
+    /// An id must be of this process's namespace: else it may be that of another process here,
+    /// whose mask would count.
+    pub fn of(processes: &[Option<u32>]) -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let folders = cgroup::folders(&groups, "cpu").into_iter();
         let quotas = folders.filter_map(|folder| quota_of(&folder));
         let own = sched_getaffinity(None).ok();
-        let masks = processes.iter().map(|&process| mask_of(process));
+        let masks = processes.iter().map(|&process| mask_of(process?));
         Self {
+            set: own,
             mask: own.map_or(1, |own| own.count() as usize),
             sharers: masks
                 .filter(|mask| share(own.as_ref(), mask.as_ref()))
                 .count(),
             quota: quotas.min_by(f64::total_cmp),
             ranks: processes.len(),
+        }
+    }
+
+    /// Lets this thread run on all of them, whatever core the thread that started it was bound to.
+    /// It stays where it is if the kernel refuses, as after a change of the cores that it allows.
+    pub fn settle(&self) {
+        if let Some(set) = &self.set {
+            let _ = sched_setaffinity(None, set);
         }
     }
 
@@ -152,6 +164,7 @@ mod tests {
             (8, 1, Some(64.0), 2, 7),
         ] {
             let cores = Cores {
+                set: None,
                 mask,
                 sharers,
                 quota,
@@ -164,6 +177,7 @@ mod tests {
     #[test]
     fn the_text_says_what_bounds_them() {
         let cores = Cores {
+            set: None,
             mask: 8,
             sharers: 1,
             quota: Some(4.0),
@@ -196,7 +210,28 @@ mod tests {
     #[test]
     fn this_process_shares_its_mask_with_itself_and_with_whom_it_does_not_know() {
         let own = std::process::id();
-        assert_eq!(Cores::of(&[own]).sharers, 1);
-        assert_eq!(Cores::of(&[own, own, u32::MAX, 0]).sharers, 4);
+        assert_eq!(Cores::of(&[Some(own)]).sharers, 1);
+        let ids = [Some(own), Some(own), Some(u32::MAX), Some(0), None];
+        assert_eq!(Cores::of(&ids).sharers, 5);
+    }
+
+    #[test]
+    fn a_thread_settles_on_all_cores_though_it_was_started_on_one() {
+        std::thread::spawn(|| {
+            let cores = Cores::of(&[Some(std::process::id())]);
+            let all = sched_getaffinity(None).unwrap();
+            let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap();
+            let mut one = CpuSet::new();
+            one.set(first);
+            sched_setaffinity(None, &one).unwrap();
+            let settled = std::thread::spawn(move || {
+                assert_eq!(sched_getaffinity(None).unwrap(), one);
+                cores.settle();
+                sched_getaffinity(None).unwrap()
+            });
+            assert_eq!(settled.join().unwrap(), all);
+        })
+        .join()
+        .unwrap();
     }
 }

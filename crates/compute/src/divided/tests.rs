@@ -61,7 +61,8 @@ struct Shape {
 #[test]
 fn all_types_and_operations_have_the_same_bits_with_any_number_of_helpers() {
     let counts = [0, 1, 2, 3, 7];
-    let mut divided = counts.map(|count| Divided::new(Cpu::new(), Arc::new(Helpers::new(count))));
+    let mut divided =
+        counts.map(|count| Divided::new(Cpu::new(), Arc::new(Helpers::new(count, || {}))));
     let mut seed = 0;
     for (dtype, op) in DType::ALL.into_iter().flat_map(|dtype| {
         let ops = Combine::ALL.into_iter();
@@ -90,7 +91,7 @@ fn all_types_and_operations_have_the_same_bits_with_any_number_of_helpers() {
 #[test]
 fn jobs_are_divided_only_where_they_ask_for_it() {
     for (divides, count, threads) in [(false, 70_000, 0), (true, 20_000, 0), (true, 70_000, 3)] {
-        let helpers = Arc::new(Helpers::new(3));
+        let helpers = Arc::new(Helpers::new(3, || {}));
         let mut compute = Divided::new(Cpu::new(), Arc::clone(&helpers));
         let (source, mut target) = (vec![1_u8; count], vec![0_u8; count]);
         let job = Job {

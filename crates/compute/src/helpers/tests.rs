@@ -28,7 +28,7 @@ fn mailboxes(helpers: &Helpers) -> Vec<Arc<Mailbox<Shared<'static>>>> {
 #[test]
 fn each_part_is_done_once() {
     for count in [0, 1, 2, 7] {
-        let helpers = Helpers::new(count);
+        let helpers = Helpers::new(count, || {});
         for parts in (0..20).cycle().take(400) {
             let done: Vec<_> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
             helpers.share(parts, &|part| {
@@ -41,7 +41,7 @@ fn each_part_is_done_once() {
 
 #[test]
 fn memory_is_filled_once_by_parts_of_pages() {
-    let helpers = Helpers::new(3);
+    let helpers = Helpers::new(3, || {});
     for (bytes, least, parts) in [
         (0, 1, 0),
         (1, 1, 1),
@@ -93,17 +93,17 @@ fn ends_late(helpers: &Helpers, ends: impl Fn() + Sync) -> bool {
 
 #[test]
 fn the_caller_waits_for_what_a_helper_has_begun() {
-    assert!(ends_late(&Helpers::new(1), || {}));
+    assert!(ends_late(&Helpers::new(1, || {}), || {}));
 }
 
 #[test]
 fn a_caller_that_panics_waits_too() {
-    assert!(ends_late(&Helpers::new(1), || panic!("on purpose")));
+    assert!(ends_late(&Helpers::new(1, || {}), || panic!("on purpose")));
 }
 
 #[test]
 fn a_helpers_panic_is_the_callers() {
-    let (helpers, has_begun) = (Helpers::new(1), AtomicBool::new(false));
+    let (helpers, has_begun) = (Helpers::new(1, || {}), AtomicBool::new(false));
     let shared = panic::catch_unwind(AssertUnwindSafe(|| {
         helpers.share(2, &|part| {
             if part == 0 {
@@ -119,7 +119,7 @@ fn a_helpers_panic_is_the_callers() {
 
 #[test]
 fn helpers_sleep_without_work_and_wake_up_for_it() {
-    let helpers = Helpers::new(2);
+    let helpers = Helpers::new(2, || {});
     helpers.share(3, &|_| {});
     for _ in 0..3 {
         let mailboxes = mailboxes(&helpers);
@@ -131,7 +131,7 @@ fn helpers_sleep_without_work_and_wake_up_for_it() {
 
 #[test]
 fn threads_are_started_with_the_first_work_and_joined_at_the_end() {
-    let helpers = Helpers::new(2);
+    let helpers = Helpers::new(2, || {});
     helpers.share(1, &|_| {});
     assert!(mailboxes(&helpers).is_empty());
     helpers.share(3, &|_| {});
@@ -147,8 +147,26 @@ fn threads_are_started_with_the_first_work_and_joined_at_the_end() {
 }
 
 #[test]
+fn each_thread_begins_as_it_is_told() {
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let helpers = Helpers::new(2, {
+        let names = Arc::clone(&names);
+        move || names.lock().push(thread::current().id())
+    });
+    assert!(names.lock().is_empty());
+    for _ in 0..2 {
+        helpers.share(3, &|_| {});
+    }
+    // Joins them.
+    drop(helpers);
+    let begun: HashSet<_> = names.lock().iter().copied().collect();
+    assert_eq!((begun.len(), names.lock().len()), (2, 2));
+    assert!(!begun.contains(&thread::current().id()));
+}
+
+#[test]
 fn one_caller_has_the_helpers_and_others_do_without() {
-    let (helpers, done) = (Helpers::new(1), AtomicUsize::new(0));
+    let (helpers, done) = (Helpers::new(1, || {}), AtomicUsize::new(0));
     helpers.share(2, &|part| {
         if part == 0 {
             helpers.share(4, &|_| {
@@ -161,7 +179,7 @@ fn one_caller_has_the_helpers_and_others_do_without() {
 
 #[test]
 fn a_forked_child_has_no_helpers() {
-    let helpers = Helpers::new(2);
+    let helpers = Helpers::new(2, || {});
     helpers.share(3, &|_| {});
     // SAFETY: the child shares work, drops the helpers, neither of which needs a thread or a lock
     // of another thread, and exits.

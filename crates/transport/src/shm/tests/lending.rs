@@ -53,7 +53,7 @@ pub(super) fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
 
 pub(super) fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
     // SAFETY: no device writes over a link through shared memory.
-    unsafe { rx.borrow(room, tag, Some(&Helpers::new(3))) }
+    unsafe { rx.borrow(room, tag, Some(&Helpers::new(3, || {}))) }
 }
 
 pub(super) fn bytes(len: usize, seed: usize) -> Vec<u8> {
