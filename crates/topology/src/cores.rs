@@ -198,7 +198,9 @@ mod tests {
     fn masks_are_shared_where_they_have_a_core_in_common() {
         let mask = |cpus: &[usize]| {
             let mut mask = CpuSet::new();
-            cpus.iter().for_each(|&cpu| mask.set(cpu));
+            for &cpu in cpus {
+                mask.set(cpu);
+            }
             mask
         };
         let (own, other) = (mask(&[0, 1]), mask(&[2, 3]));
