@@ -84,7 +84,9 @@ pub struct StepReport {
 /// The gradients of a model, in buckets that are reduced while the backward pass still runs.
 ///
 /// The order of buckets is that in which gradients became ready on rank 0 in the first step; before
-/// that, and where gradients are [sharded](Sharing::Sharded), the reverse of the model's.
+/// that, and where gradients are [sharded](Sharing::Sharded), the reverse of the model's. It stays
+/// the reverse, without a word, where a rank lacks memory for a second set of buckets beside the
+/// first: results are the same, and [`plan`](Self::plan) shows the order.
 ///
 /// ```
 /// use spark_ccl::{Communicator, DType};
@@ -294,7 +296,8 @@ impl Buckets {
         Ok(self.end(absent))
     }
 
-    /// Copies the reduced gradient of a tensor, after [`finish`](Self::finish).
+    /// Copies the reduced gradient of a tensor, after [`finish`](Self::finish). A forked child
+    /// copies zeros, since it does not inherit registered memory: copy before a fork.
     ///
     /// # Errors
     /// [`Error::Invalid`] before that, for another length or type, and for sharded gradients.

@@ -51,7 +51,9 @@ pub struct DataParallel<O> {
 pub struct Memory {
     /// The parameters in the framework.
     pub parameters: usize,
-    /// The buckets of gradients.
+    /// The buckets of gradients. They take a little more: [`Communicator::alloc`] rounds each
+    /// bucket up to a multiple of 64 KiB, or of 2 MiB where it has 2 MiB or more. Between the first
+    /// step and the second, there may be two sets of them.
     pub gradients: usize,
     /// The optimizer's state, and its parameters in `f32`.
     pub state: usize,

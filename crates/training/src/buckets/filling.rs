@@ -186,7 +186,8 @@ impl Buckets {
     }
 
     /// Has the next step's buckets follow the order in which gradients became ready on rank 0.
-    /// Where they are sharded, the optimizer's state is bound to the buckets, which stay.
+    /// Where they are sharded, the optimizer's state is bound to the buckets, which stay. They stay,
+    /// too, where a rank lacks memory for others beside them.
     fn learn_order(&mut self, comm: &Communicator) -> Result<(), Error> {
         self.is_ordered = true;
         if self.options.sharing == Sharing::Sharded {
@@ -210,7 +211,11 @@ impl Buckets {
         let plan = plan(&self.model, &order, &self.options)?;
         if plan != self.layout.plan {
             let sharing = self.options.sharing;
-            self.next = Some(Layout::new(comm, &self.model, plan, sharing)?);
+            self.next = match Layout::new(comm, &self.model, plan, sharing) {
+                // All ranks get this error if one of them lacks memory.
+                Err(Error::Call(spark_ccl::Error::Memory { .. })) => None,
+                made => Some(made?),
+            };
         }
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! Gradients in buckets: the same results as calls without buckets, and errors that name ranks and
 //! tensors.
 
+use std::process::Command;
+
 use proptest::prelude::*;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use spark_ccl::{Communicator, DType, RedOp, bf16};
 use spark_ccl_training::{Buckets, Error, Model, Options, Reduce, StepReport, TensorInfo};
 
@@ -97,6 +100,53 @@ fn the_order_of_the_first_step_fills_the_next_buckets() {
         }
         assert_eq!(order(&buckets), [1, 3, 0, 2]);
         assert_eq!(result(&buckets, 2), [2.0; 4]);
+    });
+}
+
+/// This test again, in a process of its own, which can then open no more files. So it cannot make
+/// memory that ranks share, either.
+#[test]
+fn without_memory_for_other_buckets_the_first_ones_stay() {
+    const LIMITED: &str = "TEST_OF_TRAINING_WITHOUT_MEMORY";
+    if std::env::var_os(LIMITED).is_some() {
+        return without_memory();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let name = "buckets::without_memory_for_other_buckets_the_first_ones_stay";
+    command.args(["--exact", name, "--nocapture"]);
+    command.envs([(LIMITED, "1"), ("SPARK_CCL_TIMEOUT", "60")]);
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let is_ok = output.status.success() && printed.contains("1 passed");
+    assert!(
+        is_ok,
+        "{printed}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn without_memory() {
+    let model = of_f32(&[4, 4, 4]);
+    ranks(2, |comm| {
+        let mut buckets = Buckets::new(comm, &model, options(16)).unwrap();
+        let first = buckets.plan().clone();
+        for step in 1..4 {
+            for tensor in [1, 2, 0] {
+                buckets.ready(comm, tensor, &[1.0_f32; 4]).unwrap();
+            }
+            if step == 1 {
+                // Both have made their first buckets.
+                comm.barrier().run().unwrap();
+                let mut limit = getrlimit(Resource::Nofile);
+                limit.current = Some(0);
+                setrlimit(Resource::Nofile, limit).unwrap();
+                let error = comm.alloc::<f32>(1).unwrap_err();
+                assert!(matches!(error, spark_ccl::Error::Memory { .. }), "{error}");
+            }
+            assert_eq!(buckets.finish(comm).unwrap().step, step);
+            assert_eq!(result(&buckets, 2), [2.0; 4]);
+        }
+        assert_eq!(*buckets.plan(), first);
     });
 }
 
