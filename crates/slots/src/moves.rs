@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use crate::layout::{CREDIT, FLAG, HEAD};
-use crate::{Placement, PostBox, Slot};
+use crate::{Place, Placement, PostBox, Slot};
 
 /// A part of a slot: bytes at an address of this rank, and where they go at the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
