@@ -252,9 +252,9 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// What the peer must be [given](Self::take_opening) to [put](Self::put) something into ranges of
-    /// registered memory of this process, each with an address and a length; nothing, if they are
-    /// not registered for that. `None` if no link of this kind puts anything.
+    /// What the peer must be [given](Self::take_opening) to [put](Self::put) something into ranges
+    /// of registered memory of this process, each with an address and a length; nothing, if they
+    /// are not registered. `None` if no link of this kind puts anything.
     fn opening(&self, ranges: &[(u64, usize)]) -> Option<Vec<u8>> {
         let _ = ranges;
         None
@@ -295,9 +295,9 @@ pub trait LinkTx: Send {
         None
     }
 
-    /// Ends the link for both halves: takes back all loans, ends all puts in both directions, stops receiving into the caller's
-    /// memory, and abandons messages in flight. A peer that reads from the link afterwards finds it
-    /// ended.
+    /// Ends the link for both halves: takes back all loans, ends all puts in both directions, stops
+    /// receiving into the caller's memory, and abandons messages in flight. A peer that reads from
+    /// the link afterwards finds it ended.
     fn withdraw(&mut self) {}
 
     /// The state of the link's rails.

@@ -17,8 +17,8 @@
 //! the message holds the payload's address, and the receiver has its device read it directly into
 //! registered memory of its own, or into the message's slot if it is to be peeked at.
 //!
-//! A rank can also open registered memory to its peer, which then [puts](crate::LinkTx::put) data there
-//! by plain writes, of which this end hears nothing.
+//! A rank can also open registered memory to its peer, which then [puts](crate::LinkTx::put) data
+//! there by plain writes, of which this end hears nothing.
 //!
 //! # Trust
 //! The peer may write anything into the slots that it fills, at any time, and send any immediate
