@@ -26,6 +26,8 @@ int cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, void *stream)
 int cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, void *stream);
 int cuStreamCreate(void **stream, unsigned flags);
 int cuStreamDestroy_v2(void *stream);
+int cuStreamBeginCapture_v2(void *stream, int mode);
+int cuStreamEndCapture(void *stream, void **graph);
 int cuStreamSynchronize(void *stream);
 int cuEventCreate(void **event, unsigned flags);
 int cuEventDestroy_v2(void *event);

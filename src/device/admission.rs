@@ -28,6 +28,14 @@ impl<B> DeviceRank<B> {
         }
         self.own(make_current(&self.context))?;
         self.admit_capture(operation, places, stream)?;
+        if task.limit.is_some() && self.own(is_capturing(stream))? {
+            return Err(Error::Invalid {
+                operation,
+                problem: "a call that a graph captures has no time limit of its own; capture it \
+                          without one, for that of the communicator"
+                    .to_owned(),
+            });
+        }
         for region in places.into_iter().filter(|region| region.len > 0) {
             let Some(site) = &region.site else {
                 return Err(Error::Invalid {
@@ -52,7 +60,9 @@ impl<B> DeviceRank<B> {
         regions: [&Region; 2],
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        if order::are_ordered_by_user(regions) || !self.own(is_capturing(stream))? {
+        // Asked also where the user keeps the order: the driver refuses the legacy stream while
+        // another stream captures, and here nothing has begun.
+        if !self.own(is_capturing(stream))? || order::are_ordered_by_user(regions) {
             return Ok(());
         }
         Err(Error::Invalid {

@@ -66,6 +66,30 @@ static void ask_little(void)
     sees(1, 5, 20, "calls that ask little");
 }
 
+/* A call in the default stream is refused while a stream captures that synchronizes with it, and a
+ * captured call with a deadline. Nothing of them begins, and the communicator goes on. */
+static void refuse_during_a_capture(void)
+{
+    enum { RELAXED = 2 };
+    void *captures, *graph;
+    require(cuCtxSetCurrent(context) == 0 && cuStreamCreate(&captures, 0) == 0, "a stream");
+    require(cuStreamBeginCapture_v2(captures, RELAXED) == 0, "a capture");
+    FAILS(ncclAllReduce((void *)(uintptr_t)send[0], (void *)(uintptr_t)recv[0], COUNT, ncclInt32,
+                        ncclSum, all[0], NULL),
+          ncclUnhandledCudaError, "906");
+    ncclConfigExt_t deadline = {NULL, {0x53434c, 1}, {.i = 1000}};
+    ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
+    config.ext = &deadline;
+    FAILS(ncclAllReduceConfig((void *)(uintptr_t)send[0], (void *)(uintptr_t)recv[0], COUNT,
+                              ncclInt32, ncclSum, all[0], captures, &config),
+          ncclInvalidArgument, "no time limit of its own");
+    require(cuStreamEndCapture(captures, &graph) == 0, "a capture that nothing has disturbed");
+    require(cuStreamDestroy_v2(captures) == 0, "a stream");
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+    TOGETHER(ncclAllReduce(from, to, COUNT, ncclInt32, ncclMax, all[i], STREAM));
+    sees(0, 5, 15, "a call after a capture");
+}
+
 /* The event of a call occurs once the call has run. */
 static void record_an_event(void)
 {
@@ -233,6 +257,7 @@ int main(void)
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
     ask_little();
+    refuse_during_a_capture();
     record_an_event();
     multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,

@@ -46,7 +46,7 @@ impl KernelEngine {
         };
         call.observe(&launched);
         let (end, launched) = self.end_of(launched, stream);
-        launched.and(call.note(end))
+        launched.and(end.map_or(Ok(()), |end| call.note(end)))
     }
 
     /// Checks a task and a stream, before anything is done in it.
@@ -109,15 +109,21 @@ impl KernelEngine {
         }
     }
 
-    /// The end of what was launched, also where only a part of the work was.
+    /// The end of what was launched, also where only a part of the work was. `None` if a capture
+    /// kept all of it from being launched: then the memory is not used, and the communicator is
+    /// fine.
     pub(super) fn end_of(
         &self,
         launched: Result<LaunchEnd, Error>,
         stream: &Arc<CudaStream>,
-    ) -> (LaunchEnd, Result<(), Error>) {
+    ) -> (Option<LaunchEnd>, Result<(), Error>) {
         match launched {
-            Ok(end) => (end, Ok(())),
-            Err(error) => (self.base.end(stream), Err(error)),
+            Ok(end) => (Some(end), Ok(())),
+            // After a part of the work, this is the communicator's fault (`failed`).
+            Err(error) if matches!(&error, Error::Cuda(error) if error.is_of_a_capture()) => {
+                (None, Err(error))
+            }
+            Err(error) => (Some(self.base.end(stream)), Err(error)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
-use spark_ccl_gpu::{Call, Message};
+use spark_ccl_gpu::{self as gpu, Call, Message};
 
 use super::engine::KernelEngine;
 use super::enqueue::{Admitted, LaunchEnd, Work};
@@ -36,7 +36,7 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
         let result = kernel.launch();
         kernel.calls.iter().for_each(|call| call.observe(&result));
         let (end, was_launched) = kernel.engine.end_of(result, kernel.stream());
-        launched.push((kernel, end));
+        launched.extend(end.map(|end| (kernel, end)));
         done = was_launched;
         if let Err(error) = &done {
             let (earlier, missing) = in_turns.split_at(place);
@@ -185,7 +185,7 @@ impl<'a> GroupKernel<'a> {
             others
                 .iter()
                 .try_for_each(|other| end.hold_back(other))
-                .map_err(lost)?;
+                .map_err(|error| self.engine.failed(gpu::Error::InPart(error)))?;
         }
         Ok(end)
     }

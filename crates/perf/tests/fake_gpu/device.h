@@ -69,6 +69,8 @@ struct Stream {
     bool destroyed;
     // Of the graph that it captures.
     size_t lane = 0;
+    // Whether it synchronizes with the default stream.
+    bool blocking = false;
 };
 
 // Protects everything below.
