@@ -132,6 +132,11 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
         None
     }
 
+    /// Whether kernels pass the data between the GPUs of all ranks, with no work of the host.
+    fn is_between_gpus(&self) -> bool {
+        false
+    }
+
     /// A new block of memory.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ mod prepare;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spark_ccl_types::{DType, Operation, RedOp, ReduceOp};
+use spark_ccl_types::{DType, Extent, Operation, RedOp, ReduceOp, Side};
 
 use super::call::{Operands, Pending, sealed};
 use super::communicator::Communicator;
@@ -174,9 +174,25 @@ impl UntypedCall {
         self.spec.dtype
     }
 
-    /// The bytes of its longer buffer.
-    pub fn bytes(&self) -> usize {
-        self.input.len.max(self.output.len) * self.spec.dtype.size()
+    /// The elements of its vector or message, among this many ranks; where a buffer has a block for
+    /// each rank, those of a block.
+    ///
+    /// ```
+    /// # use spark_ccl::{DType, Operation, UntypedCall};
+    /// let mut all = [0_u8; 12];
+    /// let call = UntypedCall::new(Operation::Gather, DType::U8).send(all.as_ptr(), 4);
+    /// assert_eq!(call.count(3), 4);
+    /// // The root has a buffer for the blocks of all ranks.
+    /// assert_eq!(call.recv(all.as_mut_ptr(), 12).count(3), 4);
+    /// ```
+    pub fn count(&self, ranks: usize) -> usize {
+        let sides = [(Side::Input, self.input), (Side::Output, self.output)];
+        let is_of_blocks = |side| self.spec.operation.extent(side) == Extent::Blocks;
+        let mut blocks = sides.iter().filter(|(side, _)| is_of_blocks(*side));
+        match blocks.find(|(_, memory)| memory.len > 0) {
+            Some((_, memory)) => memory.len / ranks.max(1),
+            None => self.input.len.max(self.output.len),
+        }
     }
 
     /// Treats buffers that lie in this memory as registered. This rank must have allocated it by

@@ -94,6 +94,14 @@ impl Communicator {
         device.kernels(operation)
     }
 
+    /// Whether kernels pass the data of calls on device memory between the GPUs of all ranks, with
+    /// no work of the host. GPUs of several models do so, too, without
+    /// [`device_kernels`](Self::device_kernels) to choose from. `false` with NCCL.
+    pub fn is_between_gpus(&self) -> bool {
+        let device = self.device.as_ref();
+        device.is_some_and(|device| device.process().check().is_ok() && device.is_between_gpus())
+    }
+
     /// Waits until everything that was enqueued in the stream has run.
     ///
     /// # Errors

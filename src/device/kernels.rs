@@ -103,6 +103,11 @@ impl Engine for KernelEngine {
         Some((layout, kernels.map(Kernel::name).collect()))
     }
 
+    fn is_between_gpus(&self) -> bool {
+        let member = self.member();
+        member.is_some_and(|member| member.limits().is_some())
+    }
+
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
         let member = self.member();
         let Some(pool) = member.as_ref().and_then(|member| member.pool()) else {

@@ -100,20 +100,16 @@ pub fn end() -> Result<Progress, Failure> {
 /// which begins.
 ///
 /// # Errors
-/// There is none; it has more than calls that begin at its end, and stays; or a call of it failed.
-pub fn abandon() -> Result<Vec<Planned>, Failure> {
+/// There is none; it had more than calls that begin at its end, which are dropped; or a call of it
+/// failed.
+pub fn abandon() -> Result<Option<Vec<Planned>>, Failure> {
     let closed = with_group(|own| {
         let group = own.as_mut().ok_or_else(none_is_open)?;
-        if group.depth == 1 && !group.is_of_calls() {
-            return Err(usage(
-                "the open group makes or ends communicators, or has begun: end it by ncclGroupEnd",
-            ));
-        }
         group.depth -= 1;
         Ok(own.take_if(|group| group.depth == 0))
     });
     let closed = closed.unwrap_or_else(|| Err(none_is_open()))?;
-    closed.map_or(Ok(Vec::new()), Group::into_calls)
+    closed.map(Group::into_calls).transpose()
 }
 
 impl Group {
@@ -124,6 +120,12 @@ impl Group {
     }
 
     fn into_calls(self) -> Result<Vec<Planned>, Failure> {
+        if !self.is_of_calls() {
+            return Err(usage(
+                "the group makes or ends communicators, or has begun, so it is dropped as a whole: \
+                 such groups end by ncclGroupEnd",
+            ));
+        }
         let held = self.calls.into_iter().filter_map(|call| match call {
             Ok(Call::Held(held)) => Some(Ok(held.into_call())),
             Ok(Call::Started(_)) => None,
@@ -256,18 +258,6 @@ pub fn meet_in_background(order: usize, meeting: Meeting) -> Result<Progress, Fa
     });
     let alone = meeting.map(|meeting| (order, vec![meeting]));
     in_background(alone.into_iter().collect())
-}
-
-/// An error if this thread has no open group.
-///
-/// # Errors
-/// There is none.
-pub fn must_be_open() -> Result<(), Failure> {
-    if is_open() {
-        Ok(())
-    } else {
-        Err(none_is_open())
-    }
 }
 
 fn none_is_open() -> Failure {
@@ -453,6 +443,24 @@ mod tests {
         meet_in_background(2, Box::new(waits)).unwrap();
         keep_failure(&Failure::invalid("a bad call"));
         assert_eq!(end().unwrap_err().message(), "a bad call");
+    }
+
+    #[test]
+    fn an_abandoned_group_is_closed_whatever_it_has() {
+        let waits = || unreachable!("nobody comes");
+        start().unwrap();
+        meet(1, Box::new(waits)).unwrap();
+        start().unwrap();
+        assert!(abandon().unwrap().is_none());
+        assert!(abandon().is_err());
+        assert!(!is_open());
+        start().unwrap();
+        keep_failure(&Failure::invalid("a bad call"));
+        assert!(abandon().is_err());
+        assert!(!is_open());
+        start().unwrap();
+        assert_eq!(abandon().unwrap().map(|calls| calls.len()), Some(0));
+        assert!(abandon().is_err());
     }
 
     #[test]

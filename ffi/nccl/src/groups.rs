@@ -34,7 +34,8 @@ pub(crate) fn refuse_theirs() -> Result<(), Failure> {
     Err(Failure::new(
         Kind::Usage,
         "ncclGroupSimulateEnd is refused by spark-ccl's libnccl.so.2 with \
-         SPARK_CCL_NCCL_FALLBACK: that library's part of the group would run",
+         SPARK_CCL_NCCL_FALLBACK, as that library's part of the group would run. The group stays \
+         open: end it by ncclGroupEnd",
     ))
 }
 

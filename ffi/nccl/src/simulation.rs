@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ptr;
 
-use spark_ccl::{Communicator, Operation, UntypedCall};
+use spark_ccl::{Communicator, Extent, Operation, Side, UntypedCall};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, guarded};
 use spark_ccl_abi::groups;
@@ -23,15 +23,17 @@ const BYTES: f64 = 330e3;
 /// No call takes less.
 const SOME: f64 = 0.1;
 
-/// Closes the innermost group, and begins none of its calls. Says how many microseconds they would
-/// take, if it was the outermost; otherwise they stay in the group around it.
+/// Closes the innermost group, also where this fails, and begins none of its calls. Says how many
+/// microseconds they would take, if it was the outermost; otherwise they stay in the group around
+/// it, and the structure is left as it is.
 ///
 /// # Safety
 /// `info` is null, or points to a structure as NCCL documents it.
 pub(crate) unsafe fn simulate_end(info: *mut ncclSimInfo_t) -> Status {
     guarded(|| {
-        groups::must_be_open()?;
         refuse_theirs()?;
+        // As with NCCL, the group is closed also where this fails.
+        let calls = groups::abandon()?;
         let info = given(info, "simInfo")?;
         // SAFETY: `given` has refused null, and otherwise this is a structure (this function's
         // contract).
@@ -42,8 +44,9 @@ pub(crate) unsafe fn simulate_end(info: *mut ncclSimInfo_t) -> Status {
                  initializer"
             )));
         }
+        let Some(calls) = calls else { return Ok(()) };
         let mut times = BTreeMap::<_, f64>::new();
-        for (comm, call) in groups::abandon()? {
+        for (comm, call) in calls {
             let inner = comm.inner();
             // The calls of a communicator run one after the other.
             *times.entry(ptr::from_ref(inner)).or_default() += estimate(inner, &call)?;
@@ -55,24 +58,23 @@ pub(crate) unsafe fn simulate_end(info: *mut ncclSimInfo_t) -> Status {
     })
 }
 
-/// Microseconds of a call.
+/// Microseconds of a call. Of one with blocks, those of the rank that moves the most.
 fn estimate(comm: &Communicator, call: &UntypedCall) -> Result<f64, Failure> {
-    let (operation, bytes, ranks) = (call.operation(), call.bytes(), comm.size());
-    let others = (ranks - 1) as f64 / ranks as f64;
-    let (is_of_all, share) = match operation {
-        Operation::AllReduce => (false, 2.0 * others),
-        Operation::AllGather | Operation::ReduceScatter | Operation::AllToAll => (true, others),
-        _ => (false, 1.0),
-    };
-    if comm.device_kernels(Operation::AllReduce).is_some() {
-        return Ok(LEAST + bytes as f64 * share / BYTES);
+    let (operation, ranks) = (call.operation(), comm.size());
+    let count = call.count(ranks);
+    if comm.is_between_gpus() {
+        let others = (ranks - 1) as f64;
+        let has_blocks = |side| operation.extent(side) == Extent::Blocks;
+        let share = if operation == Operation::AllReduce {
+            2.0 * others / ranks as f64
+        } else if has_blocks(Side::Input) || has_blocks(Side::Output) {
+            others
+        } else {
+            1.0
+        };
+        let bytes = (count * call.dtype().size()) as f64;
+        return Ok(LEAST + bytes * share / BYTES);
     }
-    let elements = bytes / call.dtype().size();
-    let count = if is_of_all {
-        elements / ranks
-    } else {
-        elements
-    };
     let modelled = if operation.has_schedule() {
         operation
     } else {
