@@ -166,7 +166,8 @@ impl Wishes {
     /// The list is null, or ends in null, or goes round; its strings are null or end in a null
     /// character.
     unsafe fn extend(&mut self, mut option: *const ncclConfigExt_t) -> Result<(), Failure> {
-        for _ in 0..OPTIONS {
+        // Once more, for the null behind them.
+        for _ in 0..=OPTIONS {
             if option.is_null() {
                 return Ok(());
             }

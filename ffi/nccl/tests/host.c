@@ -285,6 +285,23 @@ static float simulated(const ncclComm_t *all, size_t count)
     return info.estimatedTime;
 }
 
+/* The time that a rank's part of a gather or a scatter would take. */
+static float simulated_part(const ncclComm_t *all, int of, int gathers)
+{
+    ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
+    SUCCEEDS(ncclGroupStart());
+    if (gathers) {
+        SUCCEEDS(ncclGather(in, out, MI, ncclInt8, 0, all[of], NULL));
+    } else {
+        SUCCEEDS(ncclScatter(in, out, MI, ncclInt8, 0, all[of], NULL));
+    }
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclGroupSimulateEnd(&info));
+    require(info.estimatedTime < 0, "the time of a group within another");
+    SUCCEEDS(ncclGroupSimulateEnd(&info));
+    return info.estimatedTime;
+}
+
 /* A group that is only simulated says how long its calls would take, and begins none. */
 static void simulate(const ncclComm_t *all)
 {
@@ -294,12 +311,19 @@ static void simulate(const ncclComm_t *all)
     memset(out, 0, MI);
     float little = simulated(all, 1), much = simulated(all, MI);
     require(0 < little && little < much, "simulated times");
+    for (int gathers = 0; gathers < 2; gathers++) {
+        float root = simulated_part(all, 0, gathers), other = simulated_part(all, 1, gathers);
+        require(0 < root && root == other, "simulated times of a root and of another rank");
+    }
     require(*(char *)out == 0, "a simulated call");
+    /* A group is closed also where this is refused. */
     SUCCEEDS(ncclGroupStart());
     FAILS(ncclGroupSimulateEnd(NULL), ncclInvalidArgument, "simInfo");
+    FAILS(ncclGroupEnd(), ncclInvalidUsage, "no group is open");
     info.magic = 1;
+    SUCCEEDS(ncclGroupStart());
     FAILS(ncclGroupSimulateEnd(&info), ncclInvalidArgument, "magic");
-    SUCCEEDS(ncclGroupEnd());
+    FAILS(ncclGroupEnd(), ncclInvalidUsage, "no group is open");
 }
 
 /* Options of a call: a deadline, and a name that errors tell. */
@@ -307,8 +331,14 @@ static void have_options(void)
 {
     ncclComm_t all[2];
     int32_t one = 1, sum = 0;
-    ncclConfigExt_t foreign = {NULL, {1, 1}, {.i = -5}};
-    ncclConfigExt_t name = {&foreign, {0x53434c, 2}, {.s = "the lonely sum"}};
+    /* With the two of ours, the most that there may be. */
+    enum { FOREIGN = 62 };
+    ncclConfigExt_t foreign[FOREIGN] = {{NULL, {1, 1}, {.i = -5}}};
+    for (int i = 1; i < FOREIGN; i++) {
+        foreign[i] = foreign[0];
+        foreign[i - 1].next = &foreign[i];
+    }
+    ncclConfigExt_t name = {foreign, {0x53434c, 2}, {.s = "the lonely sum"}};
     ncclConfigExt_t deadline = {&name, {0x53434c, 1}, {.i = 0}};
     ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
     config.ext = &deadline;
@@ -316,9 +346,9 @@ static void have_options(void)
 #define CALL ncclAllReduceConfig(&one, &sum, 1, ncclInt32, ncclSum, all[0], NULL, &config)
     FAILS(CALL, ncclInvalidArgument, "not above 0");
     deadline.val.i = 50;
-    foreign.next = &deadline;
+    foreign[FOREIGN - 1].next = &deadline;
     FAILS(CALL, ncclInvalidArgument, "goes round");
-    foreign.next = NULL;
+    foreign[FOREIGN - 1].next = NULL;
     deadline.key.optionId = 9;
     FAILS(CALL, ncclInvalidArgument, "no option 9");
     deadline.key.optionId = 1;
