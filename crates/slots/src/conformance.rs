@@ -178,7 +178,12 @@ fn publish(outbox: &PostBox, slot: Slot) {
 /// Many slots of several lanes, both ways at once. Kernels fill a slot again as soon as it is sent,
 /// and consume slots in their order, in which they need not arrive. Meanwhile this thread does
 /// something else.
-pub(crate) fn pass_many(make: Make, depth: usize, seed: u64, meanwhile: impl FnOnce()) {
+pub(crate) fn pass_many(
+    make: impl Fn(Shape, &Arc<AtomicBool>) -> [PairEnd; 2],
+    depth: usize,
+    seed: u64,
+    meanwhile: impl FnOnce(),
+) {
     const LANES: usize = 3;
     const SLOTS: u64 = 60;
     let shape = Shape::new(LANES, depth, 1024).unwrap();

@@ -3,6 +3,7 @@
 //!
 //! A link over RDMA puts slots, except for those of packets, straight into the peer's inbox, once
 //! the peer has said by its first message where that is: the same bytes, and then the slot's flag.
+//! They are put both ways or neither: a peer that is not to put them says nothing by that message.
 //! The peer's processor has no part in it. This carrier looks into the inbox to learn what has
 //! come.
 
@@ -74,6 +75,11 @@ impl Linked {
         self
     }
 
+    /// Whether slots go as messages, since the link is not over RDMA, or an end does not put them.
+    pub fn only_sends(&self) -> bool {
+        self.outgoing.only_sends()
+    }
+
     /// Ends the link at once, without waiting for slots that are on their way.
     pub fn withdraw(&mut self) {
         self.outgoing.withdraw();
@@ -94,7 +100,8 @@ impl Linked {
         self.incoming.heard()
     }
 
-    /// Whether everything that this carrier was given has been passed to the operating system.
+    /// Whether everything that this carrier was given has been passed to the operating system, and
+    /// all puts have ended: they may have to be done again.
     pub fn is_flushed(&self) -> bool {
         self.outgoing.is_flushed()
     }
@@ -125,7 +132,7 @@ impl Carrier for Linked {
         if !(self.may_post)() {
             return Ok(false);
         }
-        self.incoming.look_at(slot.lane);
+        self.incoming.look_at(slot.lane)?;
         // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
         // returned it, which is after the link has taken all of it, or the put has ended: the
         // caller of this `post` has promised both.
@@ -143,7 +150,7 @@ impl Carrier for Linked {
     }
 
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
-        self.incoming.look_at(lane);
+        self.incoming.look_at(lane)?;
         Ok(self.outgoing.give_credit(lane, total))
     }
 

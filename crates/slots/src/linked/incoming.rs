@@ -31,10 +31,12 @@ pub(super) struct Incoming {
     begun: Vec<u64>,
     credits: Vec<u64>,
     heard: Option<Heard>,
-    /// Whether the peer may put slots into the inbox.
+    /// Whether the peer puts slots into the inbox, instead of sending them.
     is_open: bool,
     /// What the peer has said of its own inbox.
     opening: Option<Vec<u8>>,
+    /// Why no more messages come.
+    ended: Option<Error>,
 }
 
 #[derive(Clone, Copy)]
@@ -61,6 +63,7 @@ impl Incoming {
             heard: None,
             is_open,
             opening: None,
+            ended: None,
         }
     }
 
@@ -90,25 +93,38 @@ impl Incoming {
 
     /// Takes what has come. Returns whether that was anything.
     pub(super) fn advance(&mut self) -> Result<bool, Error> {
-        let has_seen = self.look_at_all();
-        let taken = self.take_messages();
-        // What was put before the link has ended is there by now.
-        let has_seen = has_seen | (taken.is_err() && self.look_at_all());
+        let mut has_seen = self.look_at_all()?;
+        let taken = match &self.ended {
+            Some(error) => Err(error.clone()),
+            None => self.take_messages(),
+        };
+        if let Err(error) = &taken {
+            self.ended = Some(error.clone());
+            // What was put before the link has ended is there by now.
+            has_seen |= self.look_at_all()?;
+        }
+        // An error waits for the next call that sees nothing.
         if has_seen { Ok(true) } else { taken }
     }
 
     /// Notes which slots were put into the inbox. Returns whether there were any.
-    fn look_at_all(&mut self) -> bool {
-        let lanes = 0..self.begun.len();
-        lanes.fold(false, |seen, lane| self.look_at(lane) | seen)
+    fn look_at_all(&mut self) -> Result<bool, Error> {
+        let mut has_seen = false;
+        for lane in 0..self.begun.len() {
+            has_seen |= self.look_at(lane)?;
+        }
+        Ok(has_seen)
     }
 
     /// Notes which slots of a lane were put into the inbox. Returns whether there were any. To be
     /// called before the peer learns that they were consumed: it may then put others there.
-    pub(super) fn look_at(&mut self, lane: usize) -> bool {
-        let mut has_seen = false;
-        while self.is_open {
-            let number = self.begun[lane] + 1;
+    pub(super) fn look_at(&mut self, lane: usize) -> Result<bool, Error> {
+        if !self.is_open {
+            return Ok(false);
+        }
+        let depth = self.inbox.shape().depth() as u64;
+        let first = self.begun[lane] + 1;
+        for number in first..first + depth {
             let slot = Slot { lane, number };
             // Acquire, and the fence for what a device writes, pair with the order of the writes of
             // a put: the flag is the last one.
@@ -116,11 +132,26 @@ impl Incoming {
                 break;
             }
             device_fence();
+            let consumed = self.consumed(lane);
+            if number > consumed + depth {
+                return Err(Error::Violation {
+                    problem: format!(
+                        "the peer puts slot {number} of lane {lane}, where {consumed} were \
+                         consumed, and there are {depth} slots"
+                    ),
+                });
+            }
             self.begun[lane] = number;
             self.note(slot);
-            has_seen = true;
         }
-        has_seen
+        Ok(self.begun[lane] >= first)
+    }
+
+    /// How many slots of a lane the kernel has consumed.
+    fn consumed(&self, lane: usize) -> u64 {
+        // Acquire pairs with the kernel's fence in `Slots::tell`: it reads these slots no more.
+        let consumed = self.inbox.counter(lane, Counter::Consumed);
+        consumed.load(Ordering::Acquire)
     }
 
     /// Notes the credit and the record of a slot that has come.
@@ -160,6 +191,7 @@ impl Incoming {
             Tag::Opening { bytes } => return self.take_opening_of(bytes, tag),
             Tag::Slot { slot, payload } => {
                 let slot = match slot.lane {
+                    lane if lane != MOST_LANES && self.is_open => return Err(mixed(lane)),
                     MOST_LANES => self.next_of_packets(slot, payload)?,
                     _ => self.next(slot, payload)?,
                 };
@@ -176,14 +208,16 @@ impl Incoming {
 
     /// Takes the peer's opening. Returns whether it has come.
     fn take_opening_of(&mut self, bytes: u64, tag: u64) -> Result<bool, Error> {
-        if bytes > self.part as u64 {
+        if bytes > self.part as u64 || self.opening.is_some() {
             return Err(Error::Violation {
-                problem: format!("the peer opens its inbox by {bytes} bytes"),
+                problem: format!("the peer opens its inbox by {bytes} bytes, or twice"),
             });
         }
         self.bytes.resize(bytes as usize, 0);
         let has_come = receive(&mut *self.rx, &mut self.bytes, tag)?;
         if has_come {
+            // Slots are put both ways, or neither.
+            self.is_open &= bytes > 0;
             self.opening = Some(std::mem::take(&mut self.bytes));
         }
         Ok(has_come)
@@ -199,15 +233,13 @@ impl Incoming {
     /// The whole number of the next slot of a lane, once the peer may fill it.
     fn next(&mut self, told: Slot, payload: usize) -> Result<Slot, Error> {
         let lane = told.lane;
-        let begun = self.begun.get_mut(lane).ok_or_else(|| no_lane(lane))?;
+        let begun = self.begun.get(lane).ok_or_else(|| no_lane(lane))?;
         let slot = Slot {
             lane,
             number: *begun + 1,
         };
         let shape = self.inbox.shape();
-        let consumed = self.inbox.counter(lane, Counter::Consumed);
-        // Acquire pairs with the kernel's fence in `Slots::tell`: it reads the slot no more.
-        let consumed = consumed.load(Ordering::Acquire);
+        let consumed = self.consumed(lane);
         let has_room = slot.number <= consumed + shape.depth() as u64;
         let is_next = Tag::Slot { slot, payload }.is_of(told, payload);
         if !has_room || !is_next || payload > shape.payload() {
@@ -223,7 +255,7 @@ impl Incoming {
                 ),
             });
         }
-        *begun = slot.number;
+        self.begun[lane] = slot.number;
         Ok(slot)
     }
 
@@ -352,6 +384,12 @@ fn receive(rx: &mut dyn LinkRx, part: &mut [u8], tag: u64) -> Result<bool, Error
     part.copy_from_slice(arrival.payload);
     rx.release();
     Ok(true)
+}
+
+fn mixed(lane: usize) -> Error {
+    Error::Violation {
+        problem: format!("the peer sends a slot of lane {lane}, and is to put it"),
+    }
 }
 
 fn no_lane(lane: usize) -> Error {

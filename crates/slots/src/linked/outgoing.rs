@@ -17,6 +17,8 @@ pub(super) struct Outgoing {
     /// The most bytes of a message.
     part: usize,
     way: Way,
+    /// Whether the peer may put slots into this rank's inbox.
+    opens: bool,
     /// What the peer needs to put slots into this rank's inbox, until the link has taken it.
     opening: Option<Vec<u8>>,
     /// The puts under way, each with its slot.
@@ -48,13 +50,22 @@ struct Going {
 }
 
 impl Outgoing {
-    /// Slots are put where the link can do that, and `inbox` is where the peer may put its own.
+    /// Slots are put where the link can do that both ways: both boxes are registered with its
+    /// devices, here and at the peer.
     pub(super) fn new(tx: Box<dyn LinkTx>, part: usize, outbox: PostBox, inbox: &PostBox) -> Self {
-        let (start, bytes) = inbox.slots();
-        let mut opening = tx.opening(&[(start.addr() as u64, bytes)]);
-        if let Some(told) = opening.as_mut().filter(|told| told.len() > part) {
+        let open = |of: &PostBox| {
+            let (start, bytes) = of.slots();
+            tx.opening(&[(start.addr() as u64, bytes)])
+        };
+        let mut opening = open(inbox);
+        // The link says nothing of memory that is not registered.
+        let may_put = open(&outbox).is_some_and(|told| !told.is_empty());
+        if let Some(told) = opening.as_mut()
+            && (told.len() > part || !may_put)
+        {
             told.clear();
         }
+        let opens = opening.as_ref().is_some_and(|told| !told.is_empty());
         let way = match &opening {
             Some(_) => Way::Unknown,
             None => Way::Messages,
@@ -64,6 +75,7 @@ impl Outgoing {
             outbox,
             part,
             way,
+            opens,
             opening,
             puts: Vec::new(),
             going: None,
@@ -73,9 +85,20 @@ impl Outgoing {
         }
     }
 
+    /// Whether slots go as messages, as far as is known.
+    pub(super) fn only_sends(&self) -> bool {
+        self.way == Way::Messages
+    }
+
     /// Whether the peer may put slots into this rank's inbox.
     pub(super) fn opens(&self) -> bool {
-        self.opening.as_ref().is_some_and(|told| !told.is_empty())
+        self.opens
+    }
+
+    /// How many rails the link has dropped.
+    #[cfg(test)]
+    pub(super) fn dropped(&self) -> u64 {
+        self.tx.rails().dropped
     }
 
     /// Whether slots are put into the peer's inbox.
@@ -86,8 +109,14 @@ impl Outgoing {
 
     /// Takes what the peer has said of its inbox: nothing, if it takes no puts.
     pub(super) fn hear_opening(&mut self, told: &[u8]) -> Result<(), Error> {
+        if self.way != Way::Unknown {
+            return Err(Error::Violation {
+                problem: "the peer opens its inbox twice, or over a link that puts nothing"
+                    .to_owned(),
+            });
+        }
         self.way = Way::Messages;
-        if !told.is_empty() {
+        if self.opens && !told.is_empty() {
             self.tx.take_opening(told)?;
             self.way = Way::Puts;
         }
@@ -196,7 +225,10 @@ impl Outgoing {
     }
 
     pub(super) fn is_flushed(&self) -> bool {
-        self.going.is_none() && self.opening.is_none() && !self.tx.holds_back()
+        self.going.is_none()
+            && self.opening.is_none()
+            && self.puts.is_empty()
+            && !self.tx.holds_back()
     }
 
     /// Gives a credit alone. Not while a slot is going: the link may have taken a part of its

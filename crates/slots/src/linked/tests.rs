@@ -1,4 +1,5 @@
 pub(crate) mod devices;
+mod opened;
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;

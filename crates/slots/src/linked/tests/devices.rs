@@ -2,6 +2,7 @@
 //! order.
 
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use spark_ccl_config::{Env, Settings};
@@ -21,6 +22,8 @@ struct OverDevices {
     linked: Linked,
     _registered: [Registration; 2],
     boxes: [PostBox; 2],
+    /// How many rails it has dropped. Relaxed: it orders nothing else.
+    dropped: Arc<AtomicU64>,
 }
 
 impl Carrier for OverDevices {
@@ -30,7 +33,10 @@ impl Carrier for OverDevices {
         unsafe { self.linked.post(slot, payload, consumed) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
-        self.linked.completed()
+        let completed = self.linked.completed();
+        let dropped = self.linked.outgoing.dropped();
+        self.dropped.store(dropped, Ordering::Relaxed);
+        completed
     }
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
         self.linked.give_credit(lane, total)
@@ -84,7 +90,7 @@ fn links(rails: usize) -> [(Halves, Arc<Registry>); 2] {
 }
 
 /// Both ends, once each knows the other's inbox.
-fn ends(shape: Shape, rails: usize) -> [PairEnd; 2] {
+fn ends(shape: Shape, rails: usize, dropped: &Arc<AtomicU64>) -> [PairEnd; 2] {
     let mut carriers = links(rails).map(|(halves, registry)| {
         let boxes = [plain(shape), plain(shape)];
         let reaches = [(0, Reach::Source), (1, Reach::Target)];
@@ -94,9 +100,12 @@ fn ends(shape: Shape, rails: usize) -> [PairEnd; 2] {
             linked: carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap(),
             _registered: registered,
             boxes,
+            dropped: Arc::clone(dropped),
         }
     });
+    let until = Instant::now() + PATIENCE;
     while !carriers.iter().all(|end| end.linked.outgoing.puts()) {
+        assert!(Instant::now() < until, "the ends do not meet");
         for end in &mut carriers {
             assert_eq!(end.completed(), Ok(None));
         }
@@ -113,23 +122,31 @@ fn ends(shape: Shape, rails: usize) -> [PairEnd; 2] {
 
 /// By puts over one rail.
 pub(crate) fn over_one_device(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
-    ends(shape, 1)
+    ends(shape, 1, &Arc::default())
 }
 
 /// By puts over two rails.
 pub(crate) fn over_devices(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
-    ends(shape, 2)
+    ends(shape, 2, &Arc::default())
 }
 
 #[test]
 fn slots_arrive_whole_while_a_rail_fails_and_its_late_writes_arrive() {
     for depth in [1, 3] {
-        pass_many(over_devices, depth, depth as u64, || {
+        let dropped = Arc::new(AtomicU64::new(0));
+        let make = |shape, _: &Arc<AtomicBool>| {
+            let ends = ends(shape, 2, &dropped);
             testing::cut(0, true);
-            // Until the device has given up.
-            std::thread::sleep(Duration::from_millis(500));
+            ends
+        };
+        pass_many(make, depth, depth as u64, || {
+            let until = Instant::now() + PATIENCE;
+            while dropped.load(Ordering::Relaxed) == 0 && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+            }
             testing::cut(0, false);
         });
+        assert!(dropped.load(Ordering::Relaxed) > 0);
         testing::settle();
     }
 }
@@ -143,10 +160,12 @@ fn a_link_without_rails_ends_with_the_name_of_the_last() {
     fill(&outbox, Slot { lane: 0, number: 1 }, 8);
     let published = outbox.counter(0, Counter::Published);
     published.store(1, Ordering::Release);
+    let until = Instant::now() + PATIENCE;
     let ended = loop {
         if let Err(error) = proxy.turn() {
             break error;
         }
+        assert!(Instant::now() < until, "the link lives");
     };
     testing::cut(0, false);
     assert!(ended.may_have_a_cause(), "{ended}");
@@ -158,12 +177,14 @@ fn a_link_without_rails_ends_with_the_name_of_the_last() {
 #[test]
 fn slots_arrive_without_the_receivers_processor() {
     let [mut from, to] = over_devices(shape(), &Arc::default());
+    let until = Instant::now() + PATIENCE;
     for number in 1..=2 {
         let slot = Slot { lane: 1, number };
         fill(&from.outbox, slot, 256);
         // SAFETY: nothing writes the slot, and each place at the peer is used once.
         assert!(unsafe { from.carrier.post(slot, 256, 0).unwrap() });
         while !take(&to.inbox, slot) {
+            assert!(Instant::now() < until, "{slot:?} does not come");
             std::thread::yield_now();
         }
     }
@@ -185,25 +206,76 @@ fn a_carrier_knows_what_was_put_into_its_inbox() {
     };
     let (mut from, _from_registered, [outbox, _]) = end(from_halves, &from_registry);
     let (mut to, _to_registered, [_, inbox]) = end(to_halves, &to_registry);
+    let until = Instant::now() + PATIENCE;
+    let waits = |for_what: &str| assert!(Instant::now() < until, "{for_what} does not come");
     for number in 1..=5 {
         let slot = Slot { lane: 0, number };
         fill(&outbox, slot, 8);
         // SAFETY: the slot is written again only after it has completed; the peer has consumed the
         // one before it.
         while !unsafe { from.post(slot, 8, number + 10).unwrap() } {
+            waits("room for a slot");
             from.completed().unwrap();
             to.completed().unwrap();
         }
         while !take(&inbox, slot) {
+            waits("a slot");
             std::thread::yield_now();
         }
+        let consumed = inbox.counter(0, Counter::Consumed);
+        consumed.store(number, Ordering::Release);
         // The kernel has consumed the slot: the credit goes before the carrier has looked.
-        while !to.give_credit(0, number).unwrap() {}
+        while !to.give_credit(0, number).unwrap() {
+            waits("room for a credit");
+        }
         assert_eq!((to.come(0), to.credit(0)), (number, number + 10));
         assert_eq!(to.heard().unwrap().record.call, outbox.record(slot).call);
         let mut has_completed = false;
         while !has_completed || from.credit(0) < number {
+            waits("a credit");
             has_completed |= from.completed().unwrap().is_some();
         }
     }
+}
+
+/// All of a rank's boxes are registered, or it takes no part in puts.
+#[test]
+fn where_an_outbox_is_not_registered_slots_are_sent_both_ways() {
+    let shape = Shape::new(1, 1, 128).unwrap();
+    let mut is_first = true;
+    let mut ends = links(1).map(|(halves, registry)| {
+        let boxes = [plain(shape), plain(shape)];
+        let (source, target) = ((0, Reach::Source), (1, Reach::Target));
+        let of = if std::mem::take(&mut is_first) {
+            vec![target]
+        } else {
+            vec![source, target]
+        };
+        let registered: Vec<_> = of
+            .into_iter()
+            .map(|(place, reach)| register(&registry, &boxes[place], reach))
+            .collect();
+        let [outbox, inbox] = boxes.clone();
+        let linked = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap();
+        (linked, registered, boxes)
+    });
+    let until = Instant::now() + PATIENCE;
+    let slot = Slot { lane: 0, number: 1 };
+    for (from, to) in [(0, 1), (1, 0)] {
+        fill(&ends[from].2[0], slot, 128);
+        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        while !unsafe { ends[from].0.post(slot, 128, 0).unwrap() } {
+            assert!(Instant::now() < until, "no room");
+            ends.iter_mut().for_each(|end| {
+                end.0.completed().unwrap();
+            });
+        }
+        while !take(&ends[to].2[1], slot) {
+            assert!(Instant::now() < until, "the slot does not come");
+            ends.iter_mut().for_each(|end| {
+                end.0.completed().unwrap();
+            });
+        }
+    }
+    assert!(!ends.iter().any(|end| end.0.outgoing.puts()));
 }

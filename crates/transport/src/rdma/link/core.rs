@@ -455,6 +455,8 @@ impl Core {
         // while the process exits.
         if self.announcements.len() == 2 {
             self.wait_until(Self::is_quiet);
+            // From now on, the thread that looks after links posts nothing out of users' memory.
+            self.close_puts();
         }
     }
 

@@ -26,6 +26,8 @@ pub(in super::super) struct Puts {
     last: u64,
     under_way: Vec<Put>,
     ended: VecDeque<u64>,
+    /// Both halves of this end were dropped.
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -211,7 +213,7 @@ impl Core {
             if id <= ended {
                 puts.ended.push_back(put.number);
             }
-            id > ended
+            id > ended && !puts.is_closed
         });
     }
 
@@ -222,6 +224,15 @@ impl Core {
                 put.state = State::Again;
             }
         }
+    }
+
+    /// Does no put again any more: nobody at this end waits for one. Posted ones end, so that a rail
+    /// that is stopped waits for its device.
+    pub(super) fn close_puts(&mut self) {
+        let puts = &mut self.puts;
+        puts.is_closed = true;
+        let is_posted = |put: &Put| matches!(put.state, State::Posted { .. });
+        puts.under_way.retain(is_posted);
     }
 
     /// Whether puts are to be done again.
