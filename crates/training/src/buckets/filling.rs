@@ -186,8 +186,8 @@ impl Buckets {
     }
 
     /// Has the next step's buckets follow the order in which gradients became ready on rank 0.
-    /// Where they are sharded, the optimizer's state is bound to the buckets, which stay. They stay,
-    /// too, where a rank lacks memory for others beside them.
+    /// Where they are sharded, the optimizer's state is bound to the buckets, which stay. They
+    /// stay, too, where a rank lacks memory for others beside them.
     fn learn_order(&mut self, comm: &Communicator) -> Result<(), Error> {
         self.is_ordered = true;
         if self.options.sharing == Sharing::Sharded {

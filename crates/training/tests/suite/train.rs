@@ -276,8 +276,9 @@ fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
     assert_eq!(kill_ranks(3, 20).len(), 3);
 }
 
-/// Rank 0 of three, which writes and prints most, is stopped after some steps, or while a checkpoint
-/// is being written, and never wakes up. The others give up waiting, and go on without it.
+/// Rank 0 of three, which writes and prints most, is stopped after some steps, or while a
+/// checkpoint is being written, and never wakes up. The others give up waiting, and go on without
+/// it.
 #[test]
 fn ranks_go_on_from_the_last_checkpoint_when_rank_0_stops() {
     let folder = tempfile::tempdir().unwrap();
