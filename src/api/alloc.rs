@@ -326,9 +326,14 @@ impl Inner {
         registered
             .inspect_err(|error| {
                 let rank = self.membership.engine().planner().rank;
-                spark_ccl_log::warn!(
-                    "rank {rank}: {bytes} bytes go through slots over RDMA: {error}"
-                );
+                match reach {
+                    Reach::Lent => spark_ccl_log::warn!(
+                        "rank {rank}: {bytes} bytes go through slots over RDMA: {error}"
+                    ),
+                    Reach::Source | Reach::Target => spark_ccl_log::warn!(
+                        "rank {rank}: RDMA devices cannot write slots of device memory: {error}"
+                    ),
+                }
             })
             .ok()
     }

@@ -54,6 +54,7 @@ impl Exchange {
                 rank,
                 boxes,
                 Arc::new(move || stage.check().is_ok() && !parent.failed()),
+                opened.is_some(),
             )
         });
         Self {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use spark_ccl_config::Path;
 use spark_ccl_gpu::Slots;
 use spark_ccl_slots::PostBox;
 use spark_ccl_transport::rdma::Reach;
@@ -24,6 +25,9 @@ impl OpenedBoxes {
         slots: &Arc<Slots>,
         comm: &Communicator,
     ) -> Result<Self, String> {
+        if comm.inner.world.settings.path == Path::Safe {
+            return Err(format!("SPARK_CCL_PATH=safe on rank {}", comm.rank()));
+        }
         let boxes = (0..slots.ranks()).filter_map(|rank| slots.boxes(rank));
         let boxes =
             boxes.flat_map(|[outbox, inbox]| [(outbox, Reach::Source), (inbox, Reach::Target)]);

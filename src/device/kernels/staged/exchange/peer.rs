@@ -24,6 +24,8 @@ pub(super) struct Peer {
     outbox: PostBox,
     inbox: PostBox,
     may_post: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Whether the boxes are registered, so that slots can be put.
+    is_opened: bool,
     /// `None` before the first call.
     proxy: Option<Proxy<Linked>>,
     /// Since when the link carries nothing any more, and why.
@@ -37,12 +39,14 @@ impl Peer {
         rank: usize,
         [outbox, inbox]: [PostBox; 2],
         may_post: Arc<dyn Fn() -> bool + Send + Sync>,
+        is_opened: bool,
     ) -> Self {
         Self {
             rank,
             outbox,
             inbox,
             may_post,
+            is_opened,
             proxy: None,
             ended: None,
             rested: 0,
@@ -96,6 +100,9 @@ impl Peer {
         match made {
             Ok(None) => {}
             Ok(Some(linked)) => {
+                if self.is_opened && linked.only_sends() {
+                    self.warn_of_messages(carrier);
+                }
                 let may_post = Arc::clone(&self.may_post);
                 let linked = linked.only_while(move || may_post());
                 let (outbox, inbox) = (self.outbox.clone(), self.inbox.clone());
@@ -103,6 +110,19 @@ impl Peer {
                 self.proxy = Some(Proxy::new(outbox, inbox, linked, lanes));
             }
             Err(error) => self.ended = Some((Instant::now(), error)),
+        }
+    }
+
+    /// Says that slots take another way than was agreed. Within a host they always do.
+    fn warn_of_messages(&self, carrier: &Communicator) {
+        let inner = &carrier.inner;
+        if !inner.world.session.local_to(inner.members[self.rank]) {
+            spark_ccl_log::warn!(
+                "rank {}: slots to and from {} go as messages, as the link to it is not over RDMA \
+                 (SPARK_CCL_NET=rdma makes this an error)",
+                carrier.rank(),
+                inner.watch.member(self.rank as u32)
+            );
         }
     }
 
