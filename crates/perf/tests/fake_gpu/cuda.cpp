@@ -173,8 +173,6 @@ struct Event {
     bool is_captured() const { return last && last->capture; }
 };
 
-static std::atomic<int> generation{8};
-
 // One per device; the address of an entry is the handle of the device's context.
 static char contexts[64];
 
@@ -190,51 +188,10 @@ NOTHING(cuDevicePrimaryCtxRelease_v2)
 NOTHING(cuEventDestroy_v2)
 NOTHING(cuGraphDestroy)
 
-// For tests: the major number of the GPUs' compute capability.
-int fake_generation(int major) { return generation = major, 0; }
-
 int cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
 int cuInit(unsigned) { return device_count() ? SUCCESS : NO_DEVICE; }
 int cuGetErrorName(int, const char **name) { return *name = "FAKE", SUCCESS; }
 int cuGetErrorString(int, const char **text) { return *text = "a fake error", SUCCESS; }
-
-int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
-int cuDeviceGetCount(int *count) { return *count = device_count(), SUCCESS; }
-int cuDeviceGetAttribute(int *value, int attribute, int) {
-    enum {
-        CAPABILITY_MAJOR = 75,
-        CAPABILITY_MINOR,
-        VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED = 102,
-        HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-        GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
-        MEMORY_POOLS_SUPPORTED = 115,
-        GPU_DIRECT_RDMA_SUPPORTED,
-        GPU_DIRECT_RDMA_WRITES_ORDERING = 118,
-        DMA_BUF_SUPPORTED = 124,
-    };
-    switch (attribute) {
-    case CAPABILITY_MAJOR: return *value = generation, SUCCESS;
-    case CAPABILITY_MINOR: return *value = generation == 8 ? 6 : 0, SUCCESS;
-    case VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED:
-    case HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-    case MEMORY_POOLS_SUPPORTED:
-    case GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
-    case GPU_DIRECT_RDMA_SUPPORTED:
-    case DMA_BUF_SUPPORTED: return *value = 1, SUCCESS;
-    case GPU_DIRECT_RDMA_WRITES_ORDERING: return *value = generation < 9 ? 0 : 100, SUCCESS;
-    default: return *value = 0, SUCCESS;
-    }
-}
-int cuDeviceCanAccessPeer(int *can, int, int) { return *can = 1, SUCCESS; }
-int cuDeviceGetP2PAttribute(int *value, int, int, int) { return *value = 0, SUCCESS; }
-int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 1 << 30, SUCCESS; }
-int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, SUCCESS; }
-int cuDeviceGetName(char *name, int length, int device) {
-    return snprintf(name, length, "Fake %d", device), SUCCESS;
-}
-int cuDeviceGetPCIBusId(char *place, int length, int device) {
-    return snprintf(place, length, "0000:%02X:00.0", 0x1a + device), SUCCESS;
-}
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     return *context = contexts + device, SUCCESS;
@@ -283,7 +240,9 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     set_memory(*address, bytes, current);
     return SUCCESS;
 }
-int cuMemAllocAsync(uint64_t *address, size_t bytes, void *) { return cuMemAlloc_v2(address, bytes); }
+int cuMemAllocAsync(uint64_t *address, size_t bytes, void *) {
+    return cuMemAlloc_v2(address, bytes);
+}
 int cuMemFree_v2(uint64_t address) {
     if (int said = enter()) return said;
     if (int said = unsafe_in_captures()) return said;

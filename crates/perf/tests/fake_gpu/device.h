@@ -2,6 +2,7 @@
 // queries or waits for a stream. All of it belongs to one process.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -82,6 +83,8 @@ enum { NO_DEVICE_IS_CURRENT = -1 };
 extern thread_local int current;
 // For tests: how often this thread has set its context or asked about a stream.
 extern thread_local int asked;
+// The major number of the GPUs' compute capability.
+extern std::atomic<int> generation;
 
 int device_count();
 // The memory of each.

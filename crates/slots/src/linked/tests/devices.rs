@@ -266,15 +266,15 @@ fn where_an_outbox_is_not_registered_slots_are_sent_both_ways() {
         // SAFETY: nothing writes the slot, and each place at the peer is used once.
         while !unsafe { ends[from].0.post(slot, 128, 0).unwrap() } {
             assert!(Instant::now() < until, "no room");
-            ends.iter_mut().for_each(|end| {
+            for end in &mut ends {
                 end.0.completed().unwrap();
-            });
+            }
         }
         while !take(&ends[to].2[1], slot) {
             assert!(Instant::now() < until, "the slot does not come");
-            ends.iter_mut().for_each(|end| {
+            for end in &mut ends {
                 end.0.completed().unwrap();
-            });
+            }
         }
     }
     assert!(!ends.iter().any(|end| end.0.outgoing.puts()));

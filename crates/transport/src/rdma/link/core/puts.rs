@@ -226,8 +226,8 @@ impl Core {
         }
     }
 
-    /// Does no put again any more: nobody at this end waits for one. Posted ones end, so that a rail
-    /// that is stopped waits for its device.
+    /// Repeats no put any more, since nobody at this end waits for one. Posted ones still end, so a
+    /// rail that is stopped waits for its device.
     pub(super) fn close_puts(&mut self) {
         let puts = &mut self.puts;
         puts.is_closed = true;
