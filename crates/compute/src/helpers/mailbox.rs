@@ -174,7 +174,7 @@ mod model {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let shared = Arc::new((Mailbox::new(), Bell::default()));
-            let helper = thread::spawn({
+            let helper = loom::thread::spawn({
                 let shared = Arc::clone(&shared);
                 move || help(&shared.0, &shared.1)
             });
