@@ -55,7 +55,7 @@ impl Contents {
     /// The numbers, if they are of this type.
     pub(crate) fn get_mut<T: Number>(&mut self) -> Option<&mut [T]> {
         let is_of_type = self.dtype() == T::DTYPE;
-        is_of_type.then(|| each!(Contents, self, numbers => bytemuck::cast_slice_mut(numbers)))
+        is_of_type.then(move || each!(Contents, self, numbers => bytemuck::cast_slice_mut(numbers)))
     }
 
     /// Writes zeros into this part.
