@@ -68,11 +68,12 @@ fn collectives_of_device_memory() {
         "alltoallv",
     ];
     const BY_DEVICES: [&str; 2] = ["RDMA devices write slots", "zero-copy between devices"];
-    // The last ones have memory that is the host's: collectives are not staged.
+    // The last ones have memory that is the host's: collectives are not staged, but would be on
+    // other memory.
     for (path, pinned, collectives, by_devices) in [
         ("auto", "0", &ALL[..], [true, false]),
         ("safe", "1", &ALL[..2], [false, false]),
-        ("zero-copy", "1", &ALL[..2], [false, true]),
+        ("zero-copy", "1", &ALL[..2], [true, true]),
     ] {
         for collective in collectives {
             let args = format!("{collective} -b 4 -e 600004 -f 150001 -n 2");
