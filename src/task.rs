@@ -26,7 +26,7 @@ const LONG_BYTES: u64 = 1 << 20;
 /// sender's pages for each of them; in shorter calls that takes longer than one thread does.
 pub(crate) const DIVIDED_BYTES: u64 = 32 << 20;
 
-/// Whether it pays to divide the work of a call among threads, whose longer buffer has so many
+/// Whether it pays to divide the work of a call among threads, if its longer buffer has these
 /// elements.
 #[inline]
 pub(crate) fn is_long(dtype: DType, elements: u64) -> bool {
@@ -84,7 +84,7 @@ impl Task {
         self.has_bytes(LONG_BYTES)
     }
 
-    /// Whether its longer buffer has at least so many bytes.
+    /// Whether its longer buffer has at least this number of bytes.
     #[inline]
     pub(crate) fn has_bytes(&self, least: u64) -> bool {
         let elements = self.input.len.max(self.output.len) as u64;

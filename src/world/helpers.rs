@@ -16,7 +16,7 @@ const MOST: usize = 3;
 /// worlds (each communicator of the NCCL interface is one), but has its cores only once.
 static SHARED: PerProcess<Mutex<Weak<Pool>>> = PerProcess::new();
 
-/// The helpers of a rank, and why they are so many.
+/// The helpers of a rank, and what their number comes from.
 pub(crate) struct Pool {
     pub(crate) helpers: Arc<Helpers>,
     /// What bounds their number.

@@ -73,7 +73,8 @@ fn gather(helpers: usize) {
     });
 }
 
-/// The bits of sums that depend on their order, with so many helpers, in both kinds of memory.
+/// The bits of sums that depend on their order, with this number of helpers, in both kinds of
+/// memory.
 fn sums<T: Element>(helpers: usize, value: impl Fn(f32) -> T + Sync) -> Vec<Vec<u8>> {
     run_with(&helped(helpers), 3, |comm| {
         let mut registered = comm.alloc::<T>(2 * LONG).unwrap();

@@ -82,15 +82,16 @@ impl Compute for Divided {
         let size = job.dtype.size();
         let bytes = job.count * size;
         if !job.divides || self.helpers.count() == 0 || bytes < 2 * LEAST_PART {
-            // SAFETY: this function requires the same of its caller.
+            // SAFETY: the caller promises this of the job, which is passed on as it is.
             return unsafe { self.cpu.start(job) };
         }
         let each = self.helpers.part(bytes, LEAST_PART) / size;
         let (cpu, whole, count) = (self.cpu, Whole(job), job.count);
         self.helpers.share(count.div_ceil(each), &|number| {
             let first = number * each;
-            // SAFETY: the job is as this function requires it of its caller. Its parts begin below
-            // its end, and do not overlap; each has one number, with which this is called once.
+            // SAFETY: the caller promises the conditions of `start` for the job. Its parts begin
+            // below its end, and do not overlap; each has one number, with which this is called
+            // once.
             // `share` returns when all of these calls have, so before the job counts as done.
             unsafe { whole.run(cpu, first, each.min(count - first)) };
         });

@@ -161,7 +161,7 @@ impl Helpers {
         self.pool.lock().helpers.len()
     }
 
-    /// The length of each part but the last, of so many bytes for all helpers and the caller: whole
+    /// The length of each part but the last, if all helpers and the caller share these bytes: whole
     /// pages, so that no two parts of aligned memory have a line in common.
     pub(crate) fn part(&self, bytes: usize, least: usize) -> usize {
         bytes

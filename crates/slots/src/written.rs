@@ -72,7 +72,8 @@ fn write(one: Move) {
         unsafe { std::ptr::copy_nonoverlapping(from, to, one.bytes) };
         return;
     }
-    // SAFETY: as above; words of a box are aligned, and used as atomics only.
+    // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::moves`). Words of a box are
+    // aligned, and used as atomics only.
     let [from, to] = unsafe { [from.cast_mut(), to].map(|at| AtomicU64::from_ptr(at.cast())) };
     // Release pairs with `acquire_long` in the kernel's `Slots::has_come`.
     to.store(from.load(Ordering::Relaxed), Ordering::Release);

@@ -24,7 +24,7 @@ const MOST: usize = 4096;
 const FIRST: usize = offset_of!(ncclConfig_t, cgaClusterSize);
 const FIRST_OF_CALLS: usize = offset_of!(ncclCollConfig_t, launchCompletionEvent);
 
-/// This library's number among those who have options of their own for calls: `SCL`.
+/// The vendor number of this library's own options for calls: `SCL`.
 const VENDOR: c_int = 0x53_43_4c;
 /// A call's deadline in milliseconds, a number.
 const DEADLINE: c_int = 1;

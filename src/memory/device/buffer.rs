@@ -167,7 +167,7 @@ pub struct DevicePart<'a, T> {
 }
 
 impl<'a, T> DevicePart<'a, T> {
-    /// The elements of a range, in so far as the slice has them.
+    /// The elements of a range that the slice has.
     pub fn of(slice: &'a CudaSlice<T>, range: Range<usize>) -> Self {
         let end = range.end.min(slice.len());
         let start = range.start.min(end);

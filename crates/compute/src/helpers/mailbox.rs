@@ -153,7 +153,8 @@ mod model {
     fn help(mailbox: &Mailbox<Memory>, bell: &Bell) {
         loop {
             if let Some(work) = mailbox.take() {
-                // SAFETY: the owner keeps the memory until the work is back.
+                // SAFETY: `take` returned the owner's pointer, and the owner keeps the memory until
+                // `put_back`. Loom reports any other access at the same time.
                 unsafe { &*work }.add(1);
                 mailbox.put_back();
             } else if mailbox.is_stopped() {
@@ -169,7 +170,7 @@ mod model {
     }
 
     #[test]
-    fn work_is_done_once_by_whoever_has_it_and_a_helper_that_sleeps_wakes_up() {
+    fn work_is_done_once_and_a_helper_that_sleeps_wakes_up() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {

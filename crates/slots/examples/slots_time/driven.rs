@@ -21,7 +21,7 @@ pub(crate) struct Driven {
     copying: Copying,
     going: VecDeque<(Slot, RecordedEvent)>,
     events: Arc<EventPool>,
-    /// Before the boxes' memory is freed, whoever has made the carrier waits for it.
+    /// The maker of the carrier waits for it before it frees the boxes' memory.
     stream: Arc<CudaStream>,
     context: Arc<CudaContext>,
 }
