@@ -90,7 +90,7 @@ typedef struct {
     uint64_t userProfilerTag;
     void *launchCompletionEvent;
 } ncclCollConfig_t;
-#define NCCL_COLL_CONFIG_INITIALIZER                                                               \
+#define NCCL_COLLCONFIG_INITIALIZER                                                                \
     {sizeof(ncclCollConfig_t), 0xcafebeef, 23203, NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, \
      1, INT_MIN, 0, NULL}
 #define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, 21400, INT_MIN}

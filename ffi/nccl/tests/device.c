@@ -78,7 +78,7 @@ static void refuse_during_a_capture(void)
                         ncclSum, all[0], NULL),
           ncclUnhandledCudaError, "906");
     ncclConfigExt_t deadline = {NULL, {0x53434c, 1}, {.i = 1000}};
-    ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
     config.ext = &deadline;
     FAILS(ncclAllReduceConfig((void *)(uintptr_t)send[0], (void *)(uintptr_t)recv[0], COUNT,
                               ncclInt32, ncclSum, all[0], captures, &config),
@@ -93,7 +93,7 @@ static void refuse_during_a_capture(void)
 /* The event of a call occurs once the call has run. */
 static void record_an_event(void)
 {
-    ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
     void *event;
     require(cuCtxSetCurrent(context) == 0 && cuEventCreate(&event, 2) == 0, "an event");
     config.launchCompletionEvent = event;

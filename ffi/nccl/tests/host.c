@@ -340,7 +340,7 @@ static void have_options(void)
     }
     ncclConfigExt_t name = {foreign, {0x53434c, 2}, {.s = "the lonely sum"}};
     ncclConfigExt_t deadline = {&name, {0x53434c, 1}, {.i = 0}};
-    ncclCollConfig_t config = NCCL_COLL_CONFIG_INITIALIZER;
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
     config.ext = &deadline;
     SUCCEEDS(ncclCommInitAll(all, 2, NULL));
 #define CALL ncclAllReduceConfig(&one, &sum, 1, ncclInt32, ncclSum, all[0], NULL, &config)
