@@ -28,6 +28,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::API;
 use crate::Library;
@@ -109,10 +110,18 @@ pub fn cut(device: usize, is_cut: bool) {
 }
 
 /// Waits until nothing is on its way any more whose sender has given up. No cable is cut meanwhile.
+///
+/// # Panics
+/// If something is still on its way after 20 s.
 pub fn settle() {
     let network = Network::of(own());
     let has_strays = |cable: &Cable| cable.strays.load(Ordering::Relaxed) > 0;
+    let end = Instant::now() + Duration::from_secs(20);
     while network.cables.iter().any(has_strays) {
+        assert!(
+            Instant::now() < end,
+            "writes that their senders gave up are on their way after 20 s"
+        );
         std::thread::yield_now();
     }
 }
