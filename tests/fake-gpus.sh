@@ -21,7 +21,7 @@ while IFS=$'\t' read -r todo name folder program; do
     # Threads act as the kernels between GPUs. The ranks share a GPU, as two fake ones are of
     # different models.
     if [ "$name" = kernels ]; then
-        FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are
+        FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are that_cannot_map
     else
         on_fakes "$program" -q "$@"
     fi

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use spark_ccl_bootstrap::HostId;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{
     bus_id, context, count, generation, multiprocessors, name, share_default_pool,
@@ -178,12 +179,7 @@ pub(super) fn have_the_same_kernels(comm: &Communicator, all: &[ToldGpu]) -> Res
 /// Refuses two ranks of a host with the same GPU. The result is the same on all ranks. `hint` says
 /// what to do about it.
 pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> Result<(), Error> {
-    let session = &comm.inner.world.session;
-    let members = comm.inner.members.iter();
-    let hosts: Vec<_> = members
-        .map(|&member| session.peer(member).host_id)
-        .collect();
-    let Some([first, second]) = two_on_one(all, &hosts) else {
+    let Some([first, second]) = two_on_one(all, &hosts(comm)) else {
         return Ok(());
     };
     let [one, other] = [first, second].map(|rank| comm.inner.watch.member(rank as u32));
@@ -195,6 +191,15 @@ pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> 
             all[first].place
         ),
     })
+}
+
+/// The host of each rank.
+pub(super) fn hosts(comm: &Communicator) -> Vec<HostId> {
+    let session = &comm.inner.world.session;
+    let members = comm.inner.members.iter();
+    members
+        .map(|&member| session.peer(member).host_id)
+        .collect()
 }
 
 /// Two ranks that have the same GPU of the same host.

@@ -13,6 +13,7 @@ mod enqueue;
 mod group;
 mod measured;
 mod messages;
+mod offer;
 mod pass;
 mod patience;
 mod pinned;

@@ -47,3 +47,26 @@ fn builder() -> Builder {
 fn stream_of(comm: &Communicator) -> Arc<CudaStream> {
     comm.context().unwrap().new_stream().unwrap()
 }
+
+/// A process that sees only its own GPU learns it when it maps the others' memory.
+#[test]
+fn a_gpu_that_cannot_map_memory_of_others_is_named() {
+    if has(Need::FakeGpus) {
+        in_another_process("one_maps_no_memory_of_others");
+    }
+}
+
+#[test]
+#[ignore = "a process that another test starts"]
+fn one_maps_no_memory_of_others() {
+    of_fakes(c"fake_leave_alone").unwrap()(1);
+    let paths = Gpus::alone(2).each(&builder(), |comm| {
+        let path = comm.device_path().unwrap();
+        comm.finalize().unwrap();
+        path
+    });
+    let says = |words: &str| paths.iter().filter(|path| path.contains(words)).count();
+    assert_eq!(says("pinned memory of the host"), 2, "{paths:?}");
+    assert_eq!(says("not the GPUs' memory: cuMemSetAccess"), 1, "{paths:?}");
+    assert_eq!(says("has none to offer; it says why"), 1, "{paths:?}");
+}

@@ -1,28 +1,26 @@
 //! Sets up the kernels' engine for a communicator: the ranks exchange their memory over links, and
 //! join.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use spark_ccl_config::{GpuProtocol, Path};
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{Reach, reach_of};
 use spark_ccl_fork::Owned;
-use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings, Slots, Stage, Wire};
+use spark_ccl_gpu::{Settings, Slots, Stage, Wire};
 use spark_ccl_slots::Placement;
 
 use super::attached::Attached;
 use super::engine::{KernelChoice, KernelEngine};
 use super::measured::{layout, measured};
-use super::pass::exchange;
+use super::offer::{ELSEWHERE, LINES, Offer, PACKETS, Shared};
 use super::pinned::Pinned;
 use super::refused::refused;
 use super::staged::{BoxesOf, BySlots, OpenedBoxes, Staged};
 use super::transport::KernelTransport;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{
-    ToldGpu, all_have, find_gpu, have_the_same_kernels, no_other_has, tell_gpu,
+    ToldGpu, all_have, find_gpu, have_the_same_kernels, hosts, no_other_has, tell_gpu,
 };
 use crate::device::guard;
 use crate::device::rank::DeviceRank;
@@ -36,11 +34,8 @@ const CTAS: usize = 32;
 /// 2 % less time than 16 or 32, and as long as 4.
 const CTAS_THROUGH_HOST: u32 = 8;
 
-/// How a rank reaches the others' memory, as it tells them; 0 if it does not reach it.
-const PACKETS: u8 = 1;
-const LINES: u8 = 2;
+/// What a rank tells the others that has what is asked for; else [`ELSEWHERE`].
 const PINNED: u8 = 3;
-const ELSEWHERE: u8 = 4;
 /// How a rank's slots are used, as it tells the others: between ranks that share memory, or forced.
 const SHARED: u8 = 5;
 const FORCED: u8 = 6;
@@ -66,19 +61,21 @@ pub(crate) fn attach(
     let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), Offer::says)?;
     // One rank that does not reach the others' GPUs is enough.
     let without = ways.iter().position(|&way| way == ELSEWHERE);
+    let ctas = ctas(&all, &hosts(comm));
     let joined = match (offer, without) {
         (Offer::Peers(scratch), None) => {
             let is_whole = ways.iter().all(|&way| way == LINES);
             let wire = if is_whole { Wire::Whole } else { Wire::Any };
-            let ctas = ctas(&all);
-            let joined = scratch.join(comm, Settings { ctas, wire }, deadline);
-            joined.map(|joined| (joined, Vec::new()))
+            join_peers(comm, scratch, Settings { ctas, wire }, deadline)
         }
-        (offer, without) => {
-            let why = offer.why_not(comm, without.unwrap_or(comm.rank()));
-            join_through_host(comm, &context, ctas(&all), deadline, &why)
-        }
+        (offer, without) => Ok(Err(offer
+            .why_not()
+            .unwrap_or_else(|| other_says_why(comm, without.unwrap_or(comm.rank()))))),
     };
+    let joined = joined.and_then(|joined| match joined {
+        Ok(joined) => Ok((joined, Vec::new())),
+        Err(why) => join_through_host(comm, &context, ctas, deadline, &why),
+    });
     let made = joined.and_then(|(member, passed_over)| {
         let kernels = kernels(comm, &all, &member);
         engine(comm, context, member, passed_over, kernels)
@@ -95,6 +92,25 @@ pub(crate) fn attach(
         engine.path().unwrap_or_default(),
     );
     Ok(Owned::new(engine))
+}
+
+/// Joins by the GPUs' memory, or says why not all ranks can map that of the others: a process that
+/// sees only its own GPU learns it here. Collective.
+fn join_peers(
+    comm: &Communicator,
+    scratch: Shared,
+    settings: Settings,
+    deadline: Instant,
+) -> Result<Result<Attached, String>, Error> {
+    let joined = scratch.join(comm, settings, deadline)?;
+    if let Err(why) = &joined {
+        spark_ccl_log::warn!(
+            "rank {}: calls go through the host's memory, as this GPU cannot map that of others: \
+             {why}",
+            comm.rank()
+        );
+    }
+    if_all_have(comm, joined)
 }
 
 /// Joins through the host: by memory that all ranks share and register, or else by the host's own
@@ -320,88 +336,6 @@ fn agree<R>(
     }
 }
 
-/// What a rank offers to the others.
-enum Offer {
-    /// Memory that the others may reach.
-    Peers(Shared),
-    /// No memory that the others could reach, and why.
-    Host(String),
-}
-
-/// A rank's scratch, and how it reaches that of the others.
-struct Shared {
-    scratch: Scratch,
-    /// `None` where there are no other ranks.
-    exported: Option<OwnedFd>,
-    way: u8,
-}
-
-impl Offer {
-    fn new(
-        comm: &Communicator,
-        context: &Arc<CudaContext>,
-        all: &[ToldGpu],
-    ) -> Result<Self, Error> {
-        let settings = &comm.inner.world.settings;
-        let (path, protocol) = (settings.path, settings.gpu.protocol);
-        let way = match way(comm, context, all)? {
-            Ok(_) if path == Path::Safe => Err("SPARK_CCL_PATH=safe".to_owned()),
-            way => way.and_then(|way| match protocol.by_host() {
-                Some(setting) => Err(setting.to_owned()),
-                None => Ok(way),
-            }),
-        };
-        let way = match way {
-            Ok(way) => way,
-            Err(why) => return Ok(Self::Host(why)),
-        };
-        let own = |error| refused(error, comm.rank());
-        let scratch = Scratch::new(context, all.len()).map_err(own)?;
-        let exported = (all.len() > 1).then(|| scratch.export()).transpose();
-        Ok(Self::Peers(Shared {
-            exported: exported.map_err(own)?,
-            scratch,
-            way,
-        }))
-    }
-
-    /// What this rank tells the others of its scratch.
-    fn says(&self) -> u8 {
-        match self {
-            Self::Peers(scratch) => scratch.way,
-            Self::Host(_) => ELSEWHERE,
-        }
-    }
-
-    /// Why not through the GPUs' memory: this rank's reason, or that rank `without` has one, which
-    /// it logs itself.
-    fn why_not(self, comm: &Communicator, without: usize) -> String {
-        match self {
-            Self::Host(why) => why,
-            Self::Peers(_) => other_says_why(comm, without),
-        }
-    }
-}
-
-impl Shared {
-    /// Maps what the others offer.
-    fn join(
-        self,
-        comm: &Communicator,
-        settings: Settings,
-        deadline: Instant,
-    ) -> Result<Attached, Error> {
-        let bytes = Scratch::bytes(comm.size());
-        let peers = match &self.exported {
-            Some(own) => exchange(comm, own, bytes, deadline)?,
-            None => vec![None],
-        };
-        let joined = Member::join(comm.rank(), self.scratch, peers, settings);
-        let joined = joined.map_err(|error| refused(error, comm.rank()))?;
-        Ok(Attached::new(KernelTransport::Kernels(Box::new(joined))))
-    }
-}
-
 fn out_of_reach(why: &str) -> Error {
     Error::Unsupported {
         what: format!("{BACKEND} with SPARK_CCL_PATH=zero-copy"),
@@ -412,57 +346,14 @@ fn out_of_reach(why: &str) -> Error {
     }
 }
 
-/// How this rank's GPU reaches the memory of all others, or why it does not. Over PCIe, and where
-/// the user says so, it sends packets: nothing there promises that a line arrives as a whole.
-fn way(
-    comm: &Communicator,
-    context: &CudaContext,
-    all: &[ToldGpu],
-) -> Result<Result<u8, String>, Error> {
-    let member = |rank: usize| comm.inner.watch.member(rank as u32);
-    if comm.size() > MAX_RANKS {
-        return Ok(Err(format!(
-            "{} ranks are more than {MAX_RANKS}, which is the most for kernels between GPUs",
-            comm.size()
-        )));
-    }
-    let session = &comm.inner.world.session;
-    let elsewhere = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));
-    if let Some(rank) = elsewhere {
-        let [own, other] = [comm.rank(), rank].map(member);
-        return Ok(Err(format!(
-            "{own} and {other} are on different hosts, or share no network namespace"
-        )));
-    }
-    let mut way = match comm.inner.world.settings.gpu.protocol {
-        GpuProtocol::Auto => LINES,
-        _ => PACKETS,
-    };
-    for (rank, gpu) in all.iter().enumerate() {
-        let reach = reach_of(context, &gpu.place);
-        match reach.map_err(|error| error.of_rank(comm.rank()))? {
-            Reach::Own | Reach::Link => {}
-            Reach::Pcie => way = PACKETS,
-            Reach::None => {
-                return Ok(Err(format!(
-                    "the GPU of rank {} at {} cannot reach the memory of that of {} at {} \
-                     (`nvidia-smi topo -p2p r` says which can)",
-                    comm.rank(),
-                    all[comm.rank()].place,
-                    member(rank),
-                    gpu.place
-                )));
-            }
-        }
-    }
-    Ok(Ok(way))
-}
-
 /// How many CTAs a kernel has. Each may take a whole multiprocessor, and those of all ranks that
 /// share a GPU fit on it.
-fn ctas(all: &[ToldGpu]) -> u32 {
-    let of_rank = all.iter().map(|gpu| {
-        let on_one = all.iter().filter(|&other| other.place == gpu.place).count();
+fn ctas<H: PartialEq>(all: &[ToldGpu], hosts: &[H]) -> u32 {
+    let place = |rank: usize| (&hosts[rank], &all[rank].place);
+    let of_rank = all.iter().enumerate().map(|(rank, gpu)| {
+        let on_one = (0..all.len())
+            .filter(|&other| place(other) == place(rank))
+            .count();
         CTAS.min(usize::from(gpu.multiprocessors)) / on_one
     });
     of_rank.min().unwrap_or(1).max(1) as u32
@@ -482,13 +373,17 @@ mod tests {
             multiprocessors,
         };
         let gpu = |place| of(place, 132);
-        assert_eq!(ctas(&[gpu("a")]), 32);
-        assert_eq!(ctas(&[gpu("a"), gpu("b")]), 32);
-        assert_eq!(ctas(&[gpu("a"), gpu("b"), gpu("a")]), 16);
-        assert_eq!(ctas(&vec![gpu("a"); 8]), 4);
+        let on_one_host = |all: &[ToldGpu]| ctas(all, &vec![0; all.len()]);
+        assert_eq!(on_one_host(&[gpu("a")]), 32);
+        assert_eq!(on_one_host(&[gpu("a"), gpu("b")]), 32);
+        assert_eq!(on_one_host(&[gpu("a"), gpu("b"), gpu("a")]), 16);
+        assert_eq!(on_one_host(&vec![gpu("a"); 8]), 4);
         // A small GPU, or a part of one, bounds the grids of all ranks.
-        assert_eq!(ctas(&[gpu("a"), of("b", 20)]), 20);
-        assert_eq!(ctas(&vec![of("b", 20); 3]), 6);
-        assert_eq!(ctas(&vec![of("b", 2); 3]), 1);
+        assert_eq!(on_one_host(&[gpu("a"), of("b", 20)]), 20);
+        assert_eq!(on_one_host(&vec![of("b", 20); 3]), 6);
+        assert_eq!(on_one_host(&vec![of("b", 2); 3]), 1);
+        // Hosts of one kind have their GPUs at one place.
+        assert_eq!(ctas(&vec![gpu("a"); 8], &[0, 1, 2, 3, 4, 5, 6, 7]), 32);
+        assert_eq!(ctas(&vec![gpu("a"); 4], &[0, 1, 0, 1]), 16);
     }
 }
