@@ -436,11 +436,6 @@ impl Buckets {
         Ok(())
     }
 
-    /// The number of the step that is under way, or of the last one.
-    pub(crate) fn step(&self) -> u64 {
-        self.step
-    }
-
     /// The numbers of a bucket that is not in flight, to be changed.
     pub(crate) fn values_mut(&mut self, bucket: usize) -> Result<&mut Contents, Error> {
         match &mut self.layout.buffers[bucket] {

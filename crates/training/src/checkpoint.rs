@@ -6,6 +6,7 @@ mod lock;
 pub(crate) mod manifest;
 pub(crate) mod shard;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 
 pub use files::Checkpoints;
@@ -41,6 +42,12 @@ fn all<T>(comm: &Communicator, outcome: Outcome<T>) -> Result<T, Error> {
     agreement::all(comm, outcome, Error::Checkpoint)
 }
 
+/// A number that no other has.
+fn random() -> u64 {
+    // Nothing is hashed: the keys are random.
+    RandomState::new().build_hasher().finish()
+}
+
 /// What each rank does only on rank 0, and what that has found there. The others have nothing.
 fn first<T>(comm: &Communicator, part: impl FnOnce() -> Outcome<T>) -> Outcome<Option<T>> {
     (comm.rank() == 0).then(part).transpose()
@@ -68,13 +75,16 @@ impl<O: Optimizer> DataParallel<O> {
         let step = self.steps();
         compare_states(comm, step, sampler)?;
         let run = run(comm, store)?;
-        all(comm, first(comm, || store.prepare(step, &run)))?;
+        let working = all(comm, first(comm, || store.prepare(step, &run)))?.unwrap_or_default();
+        let working = agreement::tell(comm, 0, working.as_bytes())?;
+        let working = String::from_utf8_lossy(&working);
         let shard = self.shard(comm).encode();
         let name = shard::file_name(comm.rank(), comm.size());
-        all(comm, store.write_shard(step, &name, &shard))?;
+        all(comm, store.write_shard(&working, &name, &shard))?;
         let entries = gather_entries(comm, &shard)?;
-        let manifest = Manifest::new(self.model(), &self.optimizer, step, entries, sampler);
-        let finished = first(comm, || store.finish(step, &manifest));
+        let (model, updates) = (self.model(), self.updates());
+        let manifest = Manifest::new(model, &self.optimizer, step, updates, entries, sampler);
+        let finished = first(comm, || store.finish(&working, &manifest));
         let name = all(comm, finished)?.unwrap_or_default();
         let name = agreement::tell(comm, 0, name.as_bytes())?;
         Ok(store.folder().join(&*String::from_utf8_lossy(&name)))
@@ -117,6 +127,7 @@ impl<O: Optimizer> DataParallel<O> {
         agreement::all(comm, written, Error::Unable)?;
         training.shares.by_tensor = loaded.shares;
         training.buckets.set_steps(loaded.step)?;
+        training.set_updates(loaded.updates);
         if let (Some(sampler), Some(loaded)) = (sampler, loaded.sampler) {
             *sampler = loaded;
         }

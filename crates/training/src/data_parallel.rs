@@ -43,6 +43,8 @@ pub struct DataParallel<O> {
     pub(crate) buckets: Buckets,
     pub(crate) optimizer: O,
     pub(crate) shares: Shares,
+    /// How often the parameters were changed: not in steps whose gradients were not finite.
+    updates: u64,
 }
 
 /// The bytes that a rank needs.
@@ -100,6 +102,7 @@ impl<O: Optimizer> DataParallel<O> {
             buckets,
             optimizer,
             shares,
+            updates: 0,
         })
     }
 
@@ -120,6 +123,16 @@ impl<O: Optimizer> DataParallel<O> {
     /// As there.
     pub fn set_steps(&mut self, steps: u64) -> Result<(), Error> {
         self.buckets.set_steps(steps)
+    }
+
+    /// How often the parameters were changed.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// After a checkpoint.
+    pub(crate) fn set_updates(&mut self, updates: u64) {
+        self.updates = updates;
     }
 
     /// The optimizer, for instance to change its rate: alike on all ranks, between steps.
@@ -170,6 +183,7 @@ impl<O: Optimizer> DataParallel<O> {
     ) -> Result<StepReport, Error> {
         let absent = self.buckets.conclude(comm)?;
         self.buckets.begin_change();
+        self.updates += 1;
         self.change(comm, parameters)?;
         Ok(self.buckets.end(absent))
     }
@@ -221,7 +235,7 @@ impl<O: Optimizer> DataParallel<O> {
 
     /// Replaces a bucket's gradients by the new parameters, as far as this rank has its state.
     fn update(&mut self, bucket: usize) -> Result<(), Error> {
-        let step = self.buckets.step();
+        let updates = self.updates;
         let model = self.buckets.model().clone();
         let parts = self.buckets.plan().buckets()[bucket].parts.clone();
         let values = self.buckets.values_mut(bucket)?;
@@ -236,7 +250,7 @@ impl<O: Optimizer> DataParallel<O> {
             let tensor = (part.tensor, &model.tensors()[part.tensor]);
             let changed = self
                 .shares
-                .update(&self.optimizer, step, tensor, &gradients);
+                .update(&self.optimizer, updates, tensor, &gradients);
             each!(Contents, values, it => round_into(&mut it[begin..], changed));
         }
         Ok(())

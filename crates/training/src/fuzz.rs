@@ -74,6 +74,7 @@ fn some_manifest() -> Vec<u8> {
         &model,
         &optimizer,
         3,
+        2,
         vec![shard],
         sampler.as_ref(),
     ))

@@ -13,11 +13,12 @@ pub trait Optimizer {
     /// is 0 at first.
     fn states(&self) -> &[&str];
 
-    /// Changes a part of a tensor, in step `step` (the first is 1). All slices have one length;
-    /// `states` has one for each of [`states`](Self::states).
+    /// Changes a part of a tensor. This is the `updates`-th change of its parameters; the first is
+    /// 1. A step whose gradients were not finite changes nothing, and is not counted. All slices
+    /// have one length; `states` has one for each of [`states`](Self::states).
     fn update(
         &self,
-        step: u64,
+        updates: u64,
         tensor: &TensorInfo,
         parameters: &mut [f32],
         gradients: &[f32],
@@ -58,7 +59,7 @@ impl Optimizer for Sgd {
 
     fn update(
         &self,
-        _step: u64,
+        _updates: u64,
         _tensor: &TensorInfo,
         parameters: &mut [f32],
         gradients: &[f32],
@@ -112,14 +113,14 @@ impl Optimizer for AdamW {
 
     fn update(
         &self,
-        step: u64,
+        updates: u64,
         _tensor: &TensorInfo,
         parameters: &mut [f32],
         gradients: &[f32],
         states: &mut [Vec<f32>],
     ) {
         let [means, squares] = states else { return };
-        let bias = |beta: f32| (1.0 - f64::from(beta).powf(step as f64)) as f32;
+        let bias = |beta: f32| (1.0 - f64::from(beta).powf(updates as f64)) as f32;
         let (bias1, bias2) = (bias(self.beta1), bias(self.beta2));
         let elements = parameters.iter_mut().zip(gradients).zip(means).zip(squares);
         for (((parameter, gradient), mean), square) in elements {

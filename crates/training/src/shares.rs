@@ -55,13 +55,13 @@ impl Shares {
     pub(crate) fn update(
         &mut self,
         optimizer: &impl Optimizer,
-        step: u64,
+        updates: u64,
         (tensor, info): (usize, &TensorInfo),
         gradients: &[f32],
     ) -> &[f32] {
         let share = &mut self.by_tensor[tensor];
         let states = &mut share.states;
-        optimizer.update(step, info, &mut share.parameters, gradients, states);
+        optimizer.update(updates, info, &mut share.parameters, gradients, states);
         &share.parameters
     }
 

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::lock::Lock;
 use super::manifest::{Manifest, ShardEntry, hex};
-use super::wrong;
+use super::{random, wrong};
 use crate::agreement::Outcome;
 use crate::model::to_json;
 
@@ -55,10 +55,11 @@ impl Checkpoints {
     }
 
     /// Makes the folder for a checkpoint that is being written, and removes what is left of those
-    /// that were never finished. A step before the newest one is refused: it is of another run, and
+    /// that were never finished. Returns its name, which no other attempt has: a rank 0 that was
+    /// left behind in one may wake up, and must not end this one. A step before the newest one is refused: it is of another run, and
     /// would be the first to be removed. So is a folder that another run has locked; `run` names
     /// this one.
-    pub(super) fn prepare(&self, step: u64, run: &str) -> Outcome<()> {
+    pub(super) fn prepare(&self, step: u64, run: &str) -> Outcome<String> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| wrong(folder, error))?;
         self.lock.take(folder, run)?;
@@ -77,12 +78,15 @@ impl Checkpoints {
                 fs::remove_dir_all(&left).map_err(|error| wrong(&left, error))?;
             }
         }
-        let writing = self.writing(step);
-        fs::create_dir(&writing).map_err(|error| wrong(&writing, error))
+        let working = format!("{WRITING}{step}-{:016x}", random());
+        let writing = folder.join(&working);
+        fs::create_dir(&writing).map_err(|error| wrong(&writing, error))?;
+        Ok(working)
     }
 
-    pub(super) fn write_shard(&self, step: u64, name: &str, bytes: &[u8]) -> Outcome<()> {
-        let file = self.writing(step).join(name);
+    /// Writes a rank's file into the folder that rank 0 has made.
+    pub(super) fn write_shard(&self, working: &str, name: &str, bytes: &[u8]) -> Outcome<()> {
+        let file = self.folder.join(working).join(name);
         write_whole(&file, bytes).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => wrong(
                 &file,
@@ -94,11 +98,11 @@ impl Checkpoints {
     }
 
     /// Makes a checkpoint of the files that all ranks have written. Returns its name.
-    pub(super) fn finish(&self, step: u64, manifest: &Manifest) -> Outcome<String> {
-        let writing = self.writing(step);
+    pub(super) fn finish(&self, working: &str, manifest: &Manifest) -> Outcome<String> {
+        let writing = self.folder.join(working);
         let file = writing.join(MANIFEST);
         write_whole(&file, &to_json(manifest)).map_err(|error| wrong(&file, error))?;
-        let name = self.free_name(step)?;
+        let name = self.free_name(manifest.step)?;
         let whole = self.folder.join(&name);
         let renamed = sync(&writing)
             .and_then(|()| fs::rename(&writing, &whole))
@@ -111,10 +115,6 @@ impl Checkpoints {
     /// The name of the newest checkpoint.
     pub(super) fn newest(&self) -> Outcome<Option<String>> {
         Ok(self.whole()?.pop().map(|(_, name)| name))
-    }
-
-    fn writing(&self, step: u64) -> PathBuf {
-        self.folder.join(format!("{WRITING}{step}"))
     }
 
     /// The names of checkpoints, with step and number, the oldest first.
@@ -208,4 +208,33 @@ fn write_whole(file: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Puts a folder's entries on the disk.
 fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl::DType;
+
+    use super::*;
+    use crate::model::{Model, TensorInfo};
+    use crate::optimizer::Sgd;
+
+    /// It stops after the shards, its run goes on without it, and comes to the same step.
+    #[test]
+    fn a_rank_0_that_was_left_behind_ends_no_checkpoint_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let [old, new] = [(); 2].map(|()| Checkpoints::new(folder.path()));
+        let model = Model::new(vec![TensorInfo::new("x", DType::F32, &[1])]).unwrap();
+        let optimizer = Sgd::new(0.1, 0.0);
+        let manifest = Manifest::new(&model, &optimizer, 5, 5, Vec::new(), None);
+        let left = old.prepare(5, "one run").unwrap();
+        old.write_shard(&left, "a shard", b"old").unwrap();
+        let working = new.prepare(5, "one run").unwrap();
+        new.write_shard(&working, "a shard", b"new").unwrap();
+        let error = format!("{:?}", old.finish(&left, &manifest).unwrap_err());
+        assert!(error.contains("No such file"), "{error}");
+        assert_eq!(new.newest().unwrap(), None);
+        let name = new.finish(&working, &manifest).unwrap();
+        let shard = fs::read(folder.path().join(name).join("a shard")).unwrap();
+        assert_eq!(shard, b"new");
+    }
 }

@@ -18,6 +18,7 @@ use crate::shares::Share;
 /// What is read of a checkpoint, before anything is replaced.
 pub(crate) struct Loading {
     pub(super) step: u64,
+    pub(super) updates: u64,
     /// Where the run's sampler, if it has one, goes on.
     pub(super) sampler: Option<Sampler>,
     /// By tensor: all its parameters.
@@ -34,6 +35,7 @@ impl Loading {
         let parameters = model.tensors().iter().map(|it| vec![0.0; it.len()]);
         Self {
             step: 0,
+            updates: 0,
             sampler: None,
             parameters: parameters.collect(),
             shares,
@@ -57,6 +59,7 @@ impl Loading {
         let manifest = Manifest::parse(&bytes).map_err(|problem| wrong(&file, problem))?;
         let mut loading = Self::new(model, training.shares.by_tensor.clone());
         loading.step = manifest.step;
+        loading.updates = manifest.updates();
         loading.sampler = manifest.check(&file, model, &training.optimizer, sampler)?;
         for (rank, entry) in manifest.shards.iter().enumerate() {
             let file = folder.join(&entry.file);

@@ -2,14 +2,13 @@
 //! locks.
 
 use std::fs::{self, File, TryLockError};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::wrong;
+use super::{random, wrong};
 use crate::agreement::Outcome;
 
 /// The file that is locked. It has the name of the run that locked it last.
@@ -43,11 +42,7 @@ struct Held {
 impl Lock {
     /// This run's name. If it has none, it gets one of this process and a random number.
     pub(super) fn run(&self, process: &str) -> String {
-        let name = || {
-            // Nothing is hashed: the keys are random.
-            let number = RandomState::new().build_hasher().finish();
-            format!("{process} (run {number:016x})")
-        };
+        let name = || format!("{process} (run {:016x})", random());
         self.state().run.get_or_insert_with(name).clone()
     }
 
@@ -57,7 +52,8 @@ impl Lock {
     }
 
     /// Locks the folder, unless this process has done so. A process of the same run that was left
-    /// behind may still have the lock, if it hangs or is stopped: it saves nothing any more.
+    /// behind may still have the lock, if it hangs or is stopped: what it may still write is in a
+    /// folder of its own.
     pub(super) fn take(&self, folder: &Path, run: &str) -> Outcome<()> {
         let path = folder.join(FILE);
         let failed = |error| wrong(&path, error);

@@ -28,6 +28,9 @@ pub(crate) struct Manifest {
     format: String,
     version: u32,
     pub(crate) step: u64,
+    /// How often the parameters were changed: in each step but those whose gradients were not
+    /// finite. Older manifests lack it.
+    updates: Option<u64>,
     fingerprint: String,
     tensors: Vec<TensorInfo>,
     optimizer: String,
@@ -50,6 +53,7 @@ impl Manifest {
         model: &Model,
         optimizer: &impl Optimizer,
         step: u64,
+        updates: u64,
         shards: Vec<ShardEntry>,
         sampler: Option<&Sampler>,
     ) -> Self {
@@ -57,6 +61,7 @@ impl Manifest {
             format: FORMAT.to_owned(),
             version: VERSION,
             step,
+            updates: Some(updates),
             fingerprint: hex(&model.fingerprint()),
             tensors: model.tensors().to_owned(),
             optimizer: optimizer.name().to_owned(),
@@ -64,6 +69,11 @@ impl Manifest {
             shards,
             sampler: sampler.cloned(),
         }
+    }
+
+    /// How often the parameters were changed.
+    pub(super) fn updates(&self) -> u64 {
+        self.updates.unwrap_or(self.step)
     }
 
     /// Reads any bytes as a manifest that is consistent in itself.
@@ -85,6 +95,9 @@ impl Manifest {
             serde_json::from_slice(bytes).map_err(|error| format!("is damaged: {error}"))?;
         if manifest.step > MOST_STEPS {
             return Err(format!("is damaged: no run reaches step {}", manifest.step));
+        }
+        if manifest.updates() > MOST_STEPS {
+            return Err("is damaged: no run changes its parameters so often".to_owned());
         }
         let ranks = manifest.shards.len();
         let files = manifest.shards.iter().enumerate();

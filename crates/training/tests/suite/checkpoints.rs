@@ -46,6 +46,37 @@ fn saved(sharing: Sharing) -> (tempfile::TempDir, PathBuf) {
     (folder, paths.swap_remove(0))
 }
 
+/// Steps that changed nothing are among those before it.
+#[test]
+fn an_optimizer_goes_on_with_as_many_changes_as_it_has_made() {
+    let folder = tempfile::tempdir().unwrap();
+    ranks(2, |comm| {
+        let (mut own, adamw) = (parameters(), AdamW::new(0.05));
+        let options = Options {
+            find_non_finite: true,
+            ..options(Sharing::Sharded)
+        };
+        let mut training = DataParallel::new(comm, &mut own, adamw.clone(), options.clone());
+        let training = training.as_mut().unwrap();
+        for gradient in [f32::NAN, 1.0, f32::NAN] {
+            training.ready(comm, 0, &[gradient; 7]).unwrap();
+            let step = training.step(comm, &mut own);
+            assert_eq!(step.is_err(), gradient.is_nan());
+        }
+        let store = Checkpoints::new(folder.path());
+        training.save(comm, &store, None).unwrap();
+        let mut read = parameters();
+        let resumed = DataParallel::resume(comm, &mut read, adamw, options, &store, None);
+        let mut resumed = resumed.unwrap().unwrap();
+        assert_eq!((resumed.steps(), &read), (3, &own));
+        for (training, own) in [(training, &mut own), (&mut resumed, &mut read)] {
+            training.ready(comm, 0, &[2.0_f32; 7]).unwrap();
+            training.step(comm, own).unwrap();
+        }
+        assert_eq!(read, own);
+    });
+}
+
 #[test]
 fn any_number_of_ranks_goes_on_where_others_were() {
     let mut whole = ranks(1, |comm| {

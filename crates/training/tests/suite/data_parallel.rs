@@ -156,13 +156,21 @@ fn a_step_with_a_gradient_that_is_not_finite_changes_nothing() {
                 ..options(sharing)
             };
             let optimizer = AdamW::new(0.05);
-            let mut training = DataParallel::new(comm, &mut own, optimizer, options).unwrap();
+            let mut training =
+                DataParallel::new(comm, &mut own, optimizer, options.clone()).unwrap();
             let value = if comm.rank() == 1 { f32::INFINITY } else { 1.0 };
             training.ready(comm, 2, &[value; LENS[2]]).unwrap();
             let outcome = training.step(comm, &mut own);
             assert_eq!(own, parameters());
+            let mut expected = parameters();
+            let mut other =
+                DataParallel::new(comm, &mut expected, AdamW::new(0.05), options).unwrap();
+            other.ready(comm, 2, &[1.0_f32; LENS[2]]).unwrap();
+            other.step(comm, &mut expected).unwrap();
             training.ready(comm, 2, &[1.0_f32; LENS[2]]).unwrap();
             training.step(comm, &mut own).unwrap();
+            // The optimizer counts what it has changed, not what it was asked for.
+            assert_eq!(own, expected);
             assert_ne!(own, parameters());
             compare(comm, &own).unwrap();
             outcome
