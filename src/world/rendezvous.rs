@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use spark_ccl_bootstrap::{Address, Cancel, Options, PeerInfo, Secret, Session, UniqueId};
 use spark_ccl_config::Settings;
-use spark_ccl_fork::lookup;
+use spark_ccl_fork::lookup_while;
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
 
@@ -53,7 +53,7 @@ pub(crate) fn meet(
             // A hint, which must not take the time that joining needs. Joining looks the name up
             // again.
             let hint = deadline_after(since, settings.init_timeout / 4);
-            let found = lookup(&host, port, hint);
+            let found = lookup_while(&host, port, hint, || cancel.check())?;
             let root = found.as_ref().ok().and_then(|found| found.first());
             let options = options(root.map(SocketAddr::ip))?;
             let options = options.rendezvous_at(&format!("{setting}={host}"), &found, rank);

@@ -37,8 +37,9 @@ impl Cancel {
     /// Cancels everything that was begun with it, which fails within 1 s. Anything complete by then
     /// stays.
     ///
-    /// A look-up of a host's name is not cut short, nor a wait in the key-value space of a
-    /// launcher: these end by their own deadline, the time for making a communicator.
+    /// A look-up of the rendezvous' name is left behind in its thread. A wait in the key-value
+    /// space of a launcher is not cut short: it ends by its own deadline, the time for making a
+    /// communicator.
     pub fn cancel(&self) {
         // Relaxed, as the loads. The lock is taken here after this store, and in `on_cancel` before
         // its load. So either `on_cancel` sees the flag, or this sees the action.

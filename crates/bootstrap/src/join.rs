@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
-use spark_ccl_fork::{Unshared, lookup};
+use spark_ccl_fork::{Unshared, lookup_while};
 use spark_ccl_seal::Sealer;
 
+use crate::cancel::Cancel;
 use crate::connect::{Connect, establish};
 use crate::dial::Route;
 use crate::error::RENDEZVOUS;
@@ -370,7 +371,12 @@ fn rendezvous_name(targets: &[SocketAddr]) -> String {
 }
 
 /// Resolves the host name of a rendezvous.
-pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+pub(crate) fn resolve(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+    cancel: &Cancel,
+) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(ip) = host.parse() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
@@ -378,13 +384,18 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     let text = move |left: &str| {
         format!("the rendezvous' host {name} is not known yet, and is looked up for {left} more")
     };
-    reminder::while_waiting(text, deadline, || look_up(host, port, deadline))
+    reminder::while_waiting(text, deadline, || look_up(host, port, deadline, cancel))
 }
 
-fn look_up(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+fn look_up(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+    cancel: &Cancel,
+) -> Result<Vec<SocketAddr>, Error> {
     let mut last = "no answer in time".to_owned();
     loop {
-        match lookup(host, port, deadline) {
+        match lookup_while(host, port, deadline, || cancel.check())? {
             Ok(found) if !found.is_empty() => return Ok(found),
             Ok(_) => "it has no address".clone_into(&mut last),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {}

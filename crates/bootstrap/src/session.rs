@@ -110,7 +110,7 @@ impl Session {
         let mut targets = match secret {
             // Empty: the rendezvous listens on all addresses of this host.
             Some(_) if serves && !means_loopback(host) => Vec::new(),
-            _ => resolve(host, port, deadline)?,
+            _ => resolve(host, port, deadline, &options.cancel)?,
         };
         if secret.is_none() && targets.iter().any(|target| !target.ip().is_loopback()) {
             return Err(Error::NoSecret {

@@ -35,4 +35,4 @@ pub use per_process::PerProcess;
 pub use process::{Forked, Process};
 pub use unshared::Unshared;
 pub use unshared_memory::UnsharedMemory;
-pub use within::{lookup, within};
+pub use within::{lookup, lookup_while, within, within_while};

@@ -1,10 +1,11 @@
 //! A deadline for calls that have none of their own.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
 
 use crate::PerProcess;
 
@@ -15,15 +16,36 @@ const MOST: usize = 64;
 /// Calls of [`within`] that are under way, including those abandoned at their deadline.
 static UNDER_WAY: PerProcess<AtomicUsize> = PerProcess::new();
 
+/// How often a wait asks whether it is to go on.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
 /// Looks up a host name with the system's resolver, which has no deadline of its own.
 ///
 /// # Errors
 /// Those of [`within`], and the resolver's.
 pub fn lookup(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
+    within(deadline, resolver(host, port))?
+}
+
+/// As [`lookup`], but waits only while `check` succeeds.
+///
+/// # Errors
+/// That of `check`. Within, those of [`lookup`].
+pub fn lookup_while<E>(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+    check: impl FnMut() -> Result<(), E>,
+) -> Result<io::Result<Vec<SocketAddr>>, E> {
+    within_while(deadline, check, resolver(host, port)).map(Result::flatten)
+}
+
+fn resolver(
+    host: &str,
+    port: u16,
+) -> impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static {
     let target = (host.to_owned(), port);
-    within(deadline, move || {
-        target.to_socket_addrs().map(Iterator::collect)
-    })?
+    move || target.to_socket_addrs().map(Iterator::collect)
 }
 
 /// Runs `work` on a thread of its own, and waits for it until the deadline. After that the thread
@@ -36,6 +58,40 @@ pub fn within<T: Send + 'static>(
     deadline: Instant,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
+    let Ok(done) = within_while(deadline, || Ok::<_, Infallible>(()), work);
+    done
+}
+
+/// As [`within`], but waits only while `check` succeeds, which it asks often.
+///
+/// # Errors
+/// That of `check`, after which the thread runs on, too. Within, those of [`within`].
+pub fn within_while<T: Send + 'static, E>(
+    deadline: Instant,
+    mut check: impl FnMut() -> Result<(), E>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<io::Result<T>, E> {
+    let receiver = match begin(work) {
+        Ok(receiver) => receiver,
+        Err(error) => return Ok(Err(error)),
+    };
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match receiver.recv_timeout(left.min(ASK_EVERY)) {
+            Ok(result) => return Ok(Ok(result)),
+            Err(RecvTimeoutError::Timeout) if left <= ASK_EVERY => {
+                return Ok(Err(io::ErrorKind::TimedOut.into()));
+            }
+            Err(RecvTimeoutError::Timeout) => check()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Ok(Err(io::Error::other("the thread that did it panicked")));
+            }
+        }
+    }
+}
+
+/// Begins `work` on a thread of its own. Returns where its result will be.
+fn begin<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<Receiver<T>> {
     let turn = Turn::begin()?;
     let (sender, receiver) = sync_channel(1);
     std::thread::Builder::new()
@@ -46,11 +102,7 @@ pub fn within<T: Send + 'static>(
             // Fails if the deadline has passed and the receiver is gone.
             let _ = sender.send(result);
         })?;
-    let left = deadline.saturating_duration_since(Instant::now());
-    receiver.recv_timeout(left).map_err(|error| match error {
-        RecvTimeoutError::Timeout => io::ErrorKind::TimedOut.into(),
-        RecvTimeoutError::Disconnected => io::Error::other("the thread that did it panicked"),
-    })
+    Ok(receiver)
 }
 
 /// Counts a call as under way while it exists.
@@ -94,6 +146,22 @@ mod tests {
         let fails: fn() = || panic!("it fails");
         assert!(within(long, fails).is_err());
         assert!(begin.elapsed() < Duration::from_secs(15));
+    }
+
+    #[test]
+    fn a_wait_ends_when_its_check_fails() {
+        let (end, wait) = sync_channel::<()>(0);
+        let long = Instant::now() + Duration::from_secs(300);
+        let mut left = 3;
+        let check = || {
+            left -= 1;
+            if left == 0 { Err("cancelled") } else { Ok(()) }
+        };
+        let ended = within_while(long, check, move || wait.recv());
+        assert!(matches!(ended, Err("cancelled")), "{ended:?}");
+        drop(end);
+        let done = within_while(long, || Ok::<_, ()>(()), || 7);
+        assert_eq!(done.unwrap().unwrap(), 7);
     }
 
     /// Runs in a process of its own, because it uses up all calls that other tests need.
