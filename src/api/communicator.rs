@@ -167,6 +167,14 @@ impl Communicator {
         Ok(())
     }
 
+    /// The timeout of calls that begin now.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child.
+    pub fn timeout(&self) -> Result<Duration, Error> {
+        Ok(self.inner.membership.engine().timeout()?)
+    }
+
     /// The number that identifies this communicator on all of its ranks.
     pub fn context_id(&self) -> u64 {
         self.inner.context
@@ -331,6 +339,18 @@ impl Communicator {
             device.reported()?;
         }
         self.inner.membership.engine().check()
+    }
+
+    /// As [`check`](Self::check), and whether all ranks live: the end of a process fails the
+    /// communicator only in a call that needs it. For waits that this library does not see, such as
+    /// for another library that connects the same ranks.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], which names the rank that has ended.
+    pub fn check_all_ranks(&self) -> Result<(), Error> {
+        self.check()?;
+        let ended = self.inner.watch.latent();
+        ended.map_or(Ok(()), |fault| Err(Error::Failed(fault)))
     }
 
     /// The orderly end: waits until all ranks have called it, and operations whose handles were

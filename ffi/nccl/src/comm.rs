@@ -365,7 +365,7 @@ pub(crate) fn abort(comm: ncclComm_t) -> Status {
         // If the making cannot be cancelled any more, the communicator leaves as soon as it is
         // ready.
         member.ready().map_or(Ok(()), |comm| {
-            comm.shadow.abort();
+            comm.shadow.abort(&comm.inner);
             Ok(comm.inner.leave()?)
         })
     })

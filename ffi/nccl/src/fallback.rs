@@ -6,7 +6,6 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use spark_ccl::Communicator;
@@ -23,9 +22,6 @@ const VARIABLE: &str = "SPARK_CCL_NCCL_FALLBACK";
 const RTLD_DEEPBIND: c_int = 8;
 /// The oldest version whose configurations of communicators begin as today's do.
 const OLDEST: c_int = 2_18_00;
-
-/// How often a communicator that is being made is asked whether it is ready.
-const POLL_EVERY: Duration = Duration::from_millis(1);
 
 /// The fallback; an inner `None` if the variable is not set.
 static REAL: OnceLock<Option<Real>> = OnceLock::new();
@@ -154,59 +150,6 @@ impl Real {
             Status::InProgress => Progress::Background,
             _ => Progress::Done,
         })
-    }
-
-    /// Makes a communicator of the fallback for all ranks of an id. Waits for them; if the fallback
-    /// makes it in the background, only until `check` fails.
-    pub(crate) fn connect(
-        &self,
-        id: &ncclUniqueId,
-        rank: usize,
-        size: usize,
-        check: &dyn Fn() -> Result<(), Failure>,
-    ) -> Result<ncclComm_t, Failure> {
-        type Init = unsafe extern "C" fn(*mut ncclComm_t, c_int, ncclUniqueId, c_int) -> c_int;
-        const NAME: &str = "ncclCommInitRank";
-        let narrow = |number: usize| c_int::try_from(number).unwrap_or(c_int::MAX);
-        let mut comm = std::ptr::null_mut();
-        // SAFETY: NCCL's function has this type.
-        let init = unsafe { self.function::<Init>(NAME) }?;
-        // SAFETY: `ncclCommInitRank` writes one handle, to a variable of this function.
-        let made = unsafe { init(&raw mut comm, narrow(size), *id, narrow(rank)) };
-        self.passed(NAME, made)?;
-        if Status::from_code(made) == Status::InProgress {
-            self.wait(comm, check).inspect_err(|_| {
-                // SAFETY: the fallback has made the communicator, and nobody else has it. The name
-                // is one of the two that `end` takes.
-                let _ = unsafe { self.end("ncclCommAbort", comm) };
-            })?;
-        }
-        Ok(comm)
-    }
-
-    /// Waits until a communicator that the fallback is making is ready.
-    fn wait(
-        &self,
-        comm: ncclComm_t,
-        check: &dyn Fn() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        type Ask = unsafe extern "C" fn(ncclComm_t, *mut c_int) -> c_int;
-        const NAME: &str = "ncclCommGetAsyncError";
-        // SAFETY: NCCL's function has this type.
-        let ask = unsafe { self.function::<Ask>(NAME) }?;
-        loop {
-            let mut state = 0;
-            // SAFETY: the communicator is one of the fallback, and not ended yet. The function
-            // writes one number, to a variable of this function.
-            let asked = unsafe { ask(comm, &raw mut state) };
-            self.passed(NAME, asked)?;
-            self.passed("ncclCommInitRank", state)?;
-            if Status::from_code(state) != Status::InProgress {
-                return Ok(());
-            }
-            check()?;
-            std::thread::sleep(POLL_EVERY);
-        }
     }
 
     /// A unique id of the fallback.

@@ -24,7 +24,11 @@ pub(crate) fn is_foreign<T: 'static>(argument: &T) -> bool {
 }
 
 /// An argument for a function of the fallback: one of our communicators is replaced by its shadow.
-pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Result<T, Failure> {
+pub(crate) fn passed<T: 'static>(
+    mut argument: T,
+    name: &str,
+    real: &'static Real,
+) -> Result<T, Failure> {
     let any: &mut dyn Any = &mut argument;
     if let Some(comm) = any.downcast_mut::<ncclComm_t>()
         && is_ours(*comm)
@@ -51,7 +55,7 @@ pub(crate) fn passed<T: 'static>(mut argument: T, name: &str, real: &Real) -> Re
 
 /// The shadow of our communicator. Makes it first, with all ranks, if the function is collective.
 /// Not within a group, where the fallback would make it only at the group's end.
-fn made(own: &Comm, name: &str, real: &Real) -> Result<ncclComm_t, Failure> {
+fn made(own: &Comm, name: &str, real: &'static Real) -> Result<ncclComm_t, Failure> {
     if let Some(made) = own.shadow.get() {
         return Ok(made);
     }

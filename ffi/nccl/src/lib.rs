@@ -12,6 +12,7 @@ mod banner;
 mod collectives;
 mod comm;
 mod config;
+mod connection;
 pub mod exports;
 mod factors;
 mod fallback;

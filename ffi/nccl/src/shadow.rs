@@ -2,12 +2,14 @@
 //! functions that only the fallback has. The first collective one of these makes it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use spark_ccl::Communicator;
 use spark_ccl_abi::failure::{Failure, Kind};
-use spark_ccl_cuda::{context, keep_context, make_current};
+use spark_ccl_cuda::keep_context;
 use spark_ccl_log::Mutex;
 
+use crate::connection::Connection;
 use crate::fallback::{Real, opened};
 use crate::types::{ncclComm_t, ncclUniqueId};
 
@@ -27,27 +29,44 @@ impl Shadow {
     }
 
     /// The handle. Makes the shadow first, if there is none, with all ranks of the communicator,
-    /// and waits for them.
-    pub(crate) fn made(&self, comm: &Communicator, real: &Real) -> Result<ncclComm_t, Failure> {
+    /// and waits for them. If that fails, the communicator fails on all ranks.
+    pub(crate) fn made(
+        &self,
+        comm: &Communicator,
+        real: &'static Real,
+    ) -> Result<ncclComm_t, Failure> {
         let mut own = self.handle.lock();
         if let Some(handle) = *own {
             return Ok(std::ptr::with_exposed_provenance_mut(handle));
         }
-        let _context = keep_context();
-        if let Some(device) = comm.device() {
-            let entered = context(device).and_then(|context| make_current(&context));
-            entered.map_err(|error| Failure::new(Kind::Device, error.to_string()))?;
-        }
         let id = shared_id(comm, real)?;
-        let check = || Ok(comm.check()?);
-        let handle = real.connect(&id, comm.rank(), comm.size(), &check)?;
+        let connection = Connection {
+            real,
+            id,
+            rank: comm.rank(),
+            size: comm.size(),
+            device: comm.device(),
+        };
+        let deadline = Instant::now() + comm.timeout()?;
+        let check = || Ok(comm.check_all_ranks()?);
+        let made = connection.connect(deadline, check).inspect_err(|failure| {
+            // Where this rank alone has failed, the others wait in the fallback, and must learn it.
+            if comm.check_all_ranks().is_ok() {
+                comm.abort(failure.message());
+            }
+        });
+        let handle = made?;
         *own = Some(handle.expose_provenance());
         Ok(handle)
     }
 
-    /// Has it end without the other ranks. (Its orderly end waits for them.)
-    pub(crate) fn abort(&self) {
+    /// Has it end without the other ranks. (Its orderly end waits for them.) If they wait for this
+    /// one to make it, they end, too.
+    pub(crate) fn abort(&self, comm: &Communicator) {
         self.is_aborted.store(true, Ordering::Relaxed);
+        if self.handle.try_lock().is_none() {
+            comm.abort("ncclCommAbort, while a communicator of NCCL's was made");
+        }
     }
 }
 

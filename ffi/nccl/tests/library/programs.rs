@@ -204,6 +204,31 @@ fn what_is_not_done_here_goes_to_the_library_that_is_named() {
 }
 
 #[test]
+fn a_wait_in_the_library_that_is_named_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "hangs");
+    let posix = "-D_POSIX_C_SOURCE=200809L";
+    let hangs = compile_fallback(directory.path(), "hangs.so", &[posix, "-DHANGS=-1"]);
+    let fails = compile_fallback(directory.path(), "fails.so", &[posix, "-DHANGS=2"]);
+    for (how, fallback, timeout) in [
+        ("abort", &hangs, "120"),
+        ("deadline", &hangs, "1"),
+        ("death", &hangs, "120"),
+        ("failure", &fails, "120"),
+    ] {
+        let variables = [
+            ("HOW", Path::new(how)),
+            ("SPARK_CCL_NCCL_FALLBACK", fallback),
+            ("SPARK_CCL_TIMEOUT", Path::new(timeout)),
+        ];
+        let _ = std::fs::remove_file(program.with_extension("3"));
+        let ranks = launch_with(&program, 3, &variables);
+        let survivors = if how == "death" { 2 } else { 3 };
+        verify(&ranks[..survivors], 3);
+    }
+}
+
+#[test]
 fn libraries_that_cannot_be_used_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "unusable");
