@@ -1,0 +1,71 @@
+//! Ends of C++ programs, whose destructors run among the library's handlers at exit.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use spark_ccl_testing::{Need, has};
+
+use crate::{PACKAGE, library};
+
+/// Compiles the program, or the library that it unloads.
+fn compile(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let made = directory.join(name);
+    let status = Command::new("c++")
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-pthread",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
+        .args(options)
+        .arg(format!("{PACKAGE}/tests/exits.cpp"))
+        .arg("-o")
+        .arg(&made)
+        .arg(library())
+        .arg("-ldl")
+        .arg(format!("-Wl,-rpath,{}", directory.display()))
+        .status()
+        .unwrap();
+    assert!(status.success(), "the compiler's complaints are above");
+    made
+}
+
+#[test]
+fn programs_end_whoever_destroys_communicators() {
+    if !has(Need::CppCompiler) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    symlink(library(), directory.path().join("libnccl.so.2")).unwrap();
+    let program = compile(directory.path(), "exits", &[]);
+    let plugin = ["-DPLUGIN", "-shared", "-fPIC", "-fno-gnu-unique"];
+    let plugin = compile(directory.path(), "plugin.so", &plugin);
+    for (how, said) in [
+        ("earlier", "destroyed\n"),
+        ("later", "destroyed\n"),
+        ("thread", "destroyed\n"),
+        ("never", ""),
+        ("busy", ""),
+        ("unloaded", "destroyed\nunloaded\ndestroyed\n"),
+        ("forgotten", "unloaded\ndestroyed\n"),
+    ] {
+        let output = Command::new(&program)
+            .arg(how)
+            .arg(&plugin)
+            .env_clear()
+            .env("SPARK_CCL_BACKEND", "host")
+            .output()
+            .unwrap();
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(
+            output.status.success(),
+            "{how}: {:?} {stderr}",
+            output.status
+        );
+        assert_eq!((&*stdout, &*stderr), (said, ""), "{how}");
+    }
+}
