@@ -38,26 +38,21 @@ int main(int argc, char **argv)
     atomic_int *hanging = dlsym(library, "hanging");
     SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
     require(pthread_create(&thread, NULL, registers, comm) == 0, "pthread_create");
-    /* Where a rank fails, the others may learn it before they wait. */
-    while (!atomic_load(hanging) && strcmp(how, "failure") != 0) {
-        pause_briefly();
-    }
-    const char *words = "was left behind in a thread";
-    if (strcmp(how, "abort") == 0) {
-        if (is_last) {
-            SUCCEEDS(ncclCommAbort(comm));
-        }
-    } else if (strcmp(how, "deadline") == 0) {
+    /* What the last rank does, the others may learn before they wait there. */
+    const char *words = "rank 2";
+    if (strcmp(how, "deadline") == 0) {
         words = "have not met in time";
-    } else if (strcmp(how, "death") == 0) {
-        if (is_last) {
+    } else if (is_last && strcmp(how, "failure") == 0) {
+        words = "the last error of the fallback";
+    } else if (is_last) {
+        while (!atomic_load(hanging)) {
+            pause_briefly();
+        }
+        if (strcmp(how, "death") == 0) {
             raise(SIGKILL);
         }
-        words = "rank 2";
-    } else if (is_last) {
-        words = "the last error of the fallback";
-    } else {
-        words = "rank 2";
+        words = "was left behind in a thread";
+        SUCCEEDS(ncclCommAbort(comm));
     }
     require(pthread_join(thread, NULL) == 0, "pthread_join");
     require(strstr(message, words) != NULL, message);

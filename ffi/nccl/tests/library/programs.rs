@@ -212,7 +212,7 @@ fn a_wait_in_the_library_that_is_named_ends() {
     let fails = compile_fallback(directory.path(), "fails.so", &[posix, "-DHANGS=2"]);
     for (how, fallback, timeout) in [
         ("abort", &hangs, "120"),
-        ("deadline", &hangs, "1"),
+        ("deadline", &hangs, "3"),
         ("death", &hangs, "120"),
         ("failure", &fails, "120"),
     ] {
