@@ -178,6 +178,7 @@ pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaConte
 /// [`Error::Invalid`] for a context other than the primary one, and while another object of that
 /// one is in use: by a communicator, by memory of one, or from [`context`].
 pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> Result<(), Error> {
+    let _context = spark_ccl_cuda::keep_context();
     Ok(spark_ccl_cuda::adopt(context)?)
 }
 

@@ -232,6 +232,39 @@ fn a_call_that_was_refused_is_not_compared() {
     });
 }
 
+/// Another communicator of the group has failed, so that none of its calls has begun.
+#[test]
+fn calls_of_a_group_that_has_not_begun_are_not_compared() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let rest = comm.split(Some(0), comm.rank() as i32).unwrap().unwrap();
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let [mut memory, mut grouped] = [(); 2].map(|()| memory(&comm));
+        let mut other = super::failures::memory(&rest);
+        sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+        comm.wait(&stream).unwrap();
+        if comm.rank() == 0 {
+            rest.abort("a test");
+            let wait = rest.wait(&stream).unwrap_err().to_string();
+            assert!(wait.contains("a test"), "{wait}");
+            let called = comm.group(|group| {
+                let part = grouped.view_mut(0..512)?;
+                comm.all_reduce_in_place(part, RedOp::Sum)
+                    .within(group, &stream);
+                rest.all_reduce_in_place(&mut other, RedOp::Sum)
+                    .within(group, &stream);
+                Ok(())
+            });
+            let said = called.unwrap_err().to_string();
+            assert!(said.contains("a test"), "{said}");
+        }
+        sum(&comm, &mut memory, &stream, &[1000, 1024]).unwrap();
+        comm.wait(&stream).unwrap();
+        comm.check().unwrap();
+        comm.finalize().unwrap();
+    });
+}
+
 /// Nothing is left to wait for when a program ends its communicator.
 #[test]
 fn finalize_compares_calls_that_have_run() {

@@ -17,9 +17,12 @@ thread_local! {
 /// `ncclGroupStart`.
 pub(crate) fn start() -> Status {
     guarded(|| {
-        groups::start()?;
+        // First, so that its failure leaves no group of ours open.
         if let Some(real) = opened() {
             real.group("ncclGroupStart")?;
+        }
+        groups::start()?;
+        if opened().is_some() {
             THEIRS.set(THEIRS.get() + 1);
         }
         Ok(())

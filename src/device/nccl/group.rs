@@ -87,6 +87,10 @@ struct Admitted<'a> {
 impl<'a> Admitted<'a> {
     fn of(task: &'a StreamTask<'_>) -> Result<Self, Error> {
         let engine = task.engine_as::<NcclEngine>()?;
+        // Here the ranks have not been told of any call of the group.
+        if engine.base.watch.failed() {
+            return Err(engine.base.gone());
+        }
         engine.admit(&task.task, task.stream)?;
         Ok(Self {
             engine,
