@@ -257,14 +257,18 @@ impl Inbox {
         got: rustix::io::Result<usize>,
     ) -> Result<usize, LinkError> {
         let ended = match got {
-            Ok(0) => Some(LinkError::Closed),
+            Ok(0) => LinkError::Closed,
             Ok(count) => return Ok(count),
-            Err(error) => ended_by("recv", error),
+            // Most looks find nothing: no second system call for them.
+            Err(error) => match ended_by("recv", error) {
+                None => return Ok(0),
+                Some(ended) => ended,
+            },
         };
         if got.is_ok() || stream.silence().is_err() {
-            self.ended.clone_from(&ended);
+            self.ended = Some(ended.clone());
         }
-        ended.map_or(Ok(0), Err)
+        Err(ended)
     }
 
     /// Whether an error of this inbox says that no more can be read.

@@ -270,6 +270,19 @@ fn a_connection_that_has_ended_is_not_read_again() {
     assert_eq!(here.cables[0].reads(), reads);
 }
 
+/// Waiters look again and again.
+#[test]
+fn a_look_that_finds_nothing_is_one_system_call() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    let asks = here.cables[0].asks();
+    for _ in 0..5 {
+        assert!(here.rx.peek().unwrap().is_none());
+    }
+    assert_eq!((here.cables[0].reads(), here.cables[0].asks()), (5, asks));
+    super::send(&mut there.tx, 0, 100);
+    super::receive(&mut here.rx, 0, 100);
+}
+
 /// There may be no memory for a moment.
 #[test]
 fn a_read_that_the_kernel_refuses_is_an_error_and_ends_no_connection() {
