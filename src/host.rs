@@ -5,6 +5,7 @@ mod abort;
 mod at_once;
 mod blocked;
 mod call_details;
+mod direct;
 mod engine;
 mod exchange;
 mod execution;

@@ -3,7 +3,7 @@
 
 use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Span, Step};
-use spark_ccl_transport::{Direct, LinkError};
+use spark_ccl_transport::LinkError;
 use spark_ccl_types::Scale;
 
 use super::loans::Loans;
@@ -199,8 +199,8 @@ impl Run<'_> {
             return Ok(half.elements == transfer.elements);
         } else if half.elements + count as u64 > transfer.ready {
             return Err(Obstacle::OtherHalf);
-        } else if self.direct(lane, transfer, half.elements, count * size)? {
-            half.elements += count as u64;
+        } else if let Some(count) = self.direct(lane, transfer, half.elements, count)? {
+            half.elements += count;
             return Ok(half.elements == transfer.elements);
         } else {
             let incoming = self.incoming(lane, transfer, count * size)?;
@@ -215,59 +215,6 @@ impl Run<'_> {
         self.finish(lane, transfer, count * size)?;
         half.elements += count as u64;
         Ok(half.elements == transfer.elements)
-    }
-
-    /// Moves a slice between the link and its place without a slot, if nothing else is done with it
-    /// and the link can.
-    fn direct(
-        &mut self,
-        lane: usize,
-        transfer: &Transfer,
-        done: u64,
-        bytes: usize,
-    ) -> Result<bool, Obstacle> {
-        let (peer, moved) = match *transfer {
-            _ if bytes < ASK_SLOTLESS_BYTES => return Ok(false),
-            Transfer {
-                from: None,
-                to: Some(peer),
-                src: Some(span),
-                dst: None,
-                ..
-            } if self.scale_of_sent(span.buf) == Scale::One => {
-                // SAFETY: the span lies within the task's regions or the scratch, which the
-                // operation holds. A step that would write it comes after this one, if there is
-                // any, and the link keeps nothing of it beyond the call.
-                let payload =
-                    unsafe { std::slice::from_raw_parts(self.address(&span, done), bytes) };
-                let tx = self.wires.tx(peer, lane)?;
-                let moved = tx.send_from(payload, self.tag);
-                self.wires.note_held_back(peer, lane);
-                (peer, moved)
-            }
-            Transfer {
-                from: Some(peer),
-                to: None,
-                src: None,
-                dst: Some(span),
-                ..
-            } => {
-                // SAFETY: the span lies within the task's regions or the scratch, which the
-                // operation holds and may write. A step that reads it comes after this one, and the
-                // link keeps nothing of it beyond the call.
-                let payload =
-                    unsafe { std::slice::from_raw_parts_mut(self.address(&span, done), bytes) };
-                let rx = self.wires.rx(peer, lane)?;
-                (peer, rx.receive_into(payload, self.tag))
-            }
-            _ => return Ok(false),
-        };
-        match moved {
-            Ok(Direct::Done) => Ok(true),
-            Ok(Direct::Unable) => Ok(false),
-            Ok(Direct::NotYet) => Err(Obstacle::LinkBusy { peer }),
-            Err(error) => Err(Obstacle::Link { peer, error }),
-        }
     }
 
     /// The payload of the awaited message; null where nothing is received.

@@ -26,7 +26,7 @@ mod wait;
 
 pub use link::{
     Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, Lends, LinkError, LinkRx, LinkTx,
-    PUT_PARTS, PutPart, Rails, SilentRail,
+    PUT_PARTS, PutPart, Rails, Sending, SilentRail,
 };
 pub use spark_ccl_topology::netif;
 pub use wait::{Bell, Wait};

@@ -99,14 +99,25 @@ impl LinkError {
     }
 }
 
-/// The result of an attempt to move a message without a slot.
+/// The result of an attempt to receive a message without a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direct {
-    /// The message was sent, or received.
+    /// The message was received.
     Done,
     /// Try again, with the same memory.
     NotYet,
     /// Not possible for this message or over this link: use a slot.
+    Unable,
+}
+
+/// The result of an attempt to send messages without a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sending {
+    /// The messages of this many bytes were sent, one at least: all, or as many as end there.
+    Done(usize),
+    /// Try again.
+    NotYet,
+    /// Not possible for these bytes or over this link: use a slot.
     Unable,
 }
 
@@ -208,14 +219,15 @@ pub trait LinkTx: Send {
     /// When the link has ended, or nothing was reserved.
     fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError>;
 
-    /// Sends a message directly from `payload`, if that saves a copy. It has the effect of
-    /// reserving, filling and committing a slot.
+    /// Sends directly from `payload`, if that saves a copy, in messages of a slot's length, the
+    /// last of which may be shorter. Each has the effect of reserving, filling and committing a
+    /// slot.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
-    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Sending, LinkError> {
         let _ = (payload, tag);
-        Ok(Direct::Unable)
+        Ok(Sending::Unable)
     }
 
     /// How the `bytes` bytes at `start` can be lent.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use spark_ccl_transport::rdma::device_fence;
-use spark_ccl_transport::{Direct, LinkTx};
+use spark_ccl_transport::{LinkTx, Sending};
 
 use super::tag::{MOST_LANES, Tag};
 use crate::{Error, PostBox, Slot};
@@ -302,9 +302,9 @@ impl Outgoing {
 /// Sends a message, if the link takes it now.
 fn send(tx: &mut dyn LinkTx, part: &[u8], tag: u64) -> Result<bool, Error> {
     match tx.send_from(part, tag)? {
-        Direct::Done => return Ok(true),
-        Direct::NotYet => return Ok(false),
-        Direct::Unable => {}
+        Sending::Done(_) => return Ok(true),
+        Sending::NotYet => return Ok(false),
+        Sending::Unable => {}
     }
     let Some(room) = tx.reserve(part.len())? else {
         return Ok(false);

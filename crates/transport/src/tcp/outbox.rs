@@ -5,6 +5,7 @@
 //! silent before; then the other rails carry the message, too, and the receiver drops what comes
 //! twice. The silent connection stays open: it carries again once it gets through.
 
+mod direct;
 mod lending;
 
 use std::collections::VecDeque;
@@ -239,35 +240,6 @@ impl Outbox {
         } else {
             Ok(())
         }
-    }
-
-    /// Sends a message from elsewhere, as far as the kernel accepts it now; the rest is copied to a
-    /// buffer.
-    pub(super) fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<(), LinkError> {
-        let header = self.header(payload.len(), tag);
-        let (message, socket) = (self.next, self.socket_of(self.next));
-        let outgoing = &mut self.sockets[socket];
-        let mut sent = 0;
-        if outgoing.queue.is_empty() {
-            let parts = [Part::new(&header), Part::new(payload)];
-            let taken = outgoing.stream.send(&parts);
-            sent = taken.or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
-            outgoing.accepted += sent as u64;
-            if sent == HEADER_BYTES + payload.len() {
-                self.add(Frame::default());
-                self.finish(message);
-                return Ok(());
-            }
-            outgoing.written = sent;
-        }
-        let mut bytes = self.buffers.take(payload.len())?;
-        bytes[..PAYLOAD].copy_from_slice(&header);
-        let rest = sent.saturating_sub(HEADER_BYTES);
-        bytes[PAYLOAD + rest..PAYLOAD + payload.len()].copy_from_slice(&payload[rest..]);
-        self.add(Frame::new(bytes, PAYLOAD + payload.len()));
-        self.sockets[socket].queue.push_back(message);
-        self.unsent += 1;
-        Ok(())
     }
 
     /// Writes what the sockets accept now.

@@ -11,7 +11,7 @@ use super::SLOTLESS_BYTES;
 use super::buffers::PAYLOAD;
 use super::entry::Entry;
 use super::rails::Link;
-use crate::{Direct, Geometry, Lending, Lends, LinkError, LinkTx, SilentRail, Wait};
+use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Sending, SilentRail, Wait};
 
 /// The sending half of a link over TCP.
 ///
@@ -125,17 +125,17 @@ impl LinkTx for Tx {
         outbox.end(is_back)
     }
 
-    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Sending, LinkError> {
         let mut outbox = self.link.outbox.lock();
         // What is kept is lent, or copied to a slot.
-        if !self.is_slotless(payload.len()) || outbox.retains {
-            return Ok(Direct::Unable);
+        if payload.len() < SLOTLESS_BYTES || outbox.retains {
+            return Ok(Sending::Unable);
         }
         if !outbox.may_begin(self.reserved.is_some())? {
-            return Ok(Direct::NotYet);
+            return Ok(Sending::NotYet);
         }
         let sent = outbox.send_from(payload, tag);
-        outbox.end(sent).map(|()| Direct::Done)
+        outbox.end(sent).map(Sending::Done)
     }
 
     fn withdraw(&mut self) {

@@ -2,6 +2,7 @@
 
 use super::super::SLOTLESS_BYTES;
 use super::*;
+use crate::Sending;
 
 const LARGE: Geometry = Geometry {
     slot_bytes: 64 << 10,
@@ -28,9 +29,9 @@ fn send(tx: &mut Tx, message: usize, len: usize) {
     let direct = poll("room", || {
         tx.flush().unwrap();
         let moved = tx.send_from(&bytes, message as u64).unwrap();
-        (moved != Direct::NotYet).then_some(moved)
+        (moved != Sending::NotYet).then_some(moved)
     });
-    if direct == Direct::Unable {
+    if direct == Sending::Unable {
         super::send(tx, message, len);
     }
 }
@@ -82,9 +83,9 @@ fn what_is_sent_from_elsewhere_may_change_at_once() {
         let len = LARGE.slot_bytes - message % 20;
         let mut bytes = payload(message, len);
         match tx.send_from(&bytes, message as u64).unwrap() {
-            Direct::Done => expected.extend(frame(message, len)),
-            Direct::NotYet => break,
-            Direct::Unable => panic!("a large message"),
+            Sending::Done(_) => expected.extend(frame(message, len)),
+            Sending::NotYet => break,
+            Sending::Unable => panic!("a large message"),
         }
         bytes.fill(0xee);
         message += 1;
@@ -95,6 +96,54 @@ fn what_is_sent_from_elsewhere_may_change_at_once() {
         poll("flush", || tx.flush().unwrap().then_some(()));
     });
     assert!(seen == expected);
+}
+
+/// They go in one system call, as far as the kernel takes them, and may change at once.
+#[test]
+fn messages_of_a_slot_each_are_sent_at_once() {
+    for (sockets, buffer) in [(1, 1), (1, 1 << 20), (2, 1 << 20)] {
+        let ((mut tx, _rx), (_tx, mut rx)) = ends(LARGE, sockets, || {
+            let (here, there) = tcp_pair(v4());
+            let here = Socket::from(here);
+            here.set_send_buffer_size(buffer).unwrap();
+            (here, there.into())
+        });
+        let lens: Vec<_> = (0..20)
+            .map(|n| if n % 20 == 19 { 5 } else { LARGE.slot_bytes })
+            .collect();
+        // All have one tag, so one number.
+        let all: Vec<_> = lens.iter().flat_map(|&len| payload(7, len)).collect();
+        let mut most = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut done = 0;
+                while all.len() - done >= SLOTLESS_BYTES {
+                    let mut rest = all[done..].to_vec();
+                    let sent = poll("room", || {
+                        tx.flush().unwrap();
+                        match tx.send_from(&rest, 7).unwrap() {
+                            Sending::Done(bytes) => Some(bytes),
+                            Sending::NotYet => None,
+                            Sending::Unable => panic!("large messages"),
+                        }
+                    });
+                    rest.fill(0xee);
+                    most = most.max(sent);
+                    done += sent;
+                }
+                if done < all.len() {
+                    super::send(&mut tx, 7, all.len() - done);
+                }
+                poll("flush", || tx.flush().unwrap().then_some(()));
+            });
+            for &len in &lens {
+                receive(&mut rx, 7, len);
+            }
+        });
+        if (sockets, buffer) == (1, 1 << 20) {
+            assert!(most > LARGE.slot_bytes, "{most} bytes at once");
+        }
+    }
 }
 
 #[test]
