@@ -341,6 +341,11 @@ fn the_way_and_the_pieces_are_explained() {
         assert!(sum.starts_with("staged through slots, pieces of "), "{sum}");
         let short = explain(Operation::AllReduce, 256).unwrap();
         assert_eq!(short, "staged by packets on 1 CTA, straight to all ranks");
+        let cast = explain(Operation::Broadcast, 16 << 10).unwrap();
+        assert!(
+            cast.starts_with("staged through slots, pieces of "),
+            "{cast}"
+        );
         for (operation, count) in [(Operation::AllReduce, 4000), (Operation::Broadcast, 1000)] {
             let small = explain(operation, count).unwrap();
             let bytes = 4 * count;
@@ -379,6 +384,10 @@ fn only_what_is_faster_so_goes_through_slots() {
                 Operation::AllGather,
                 Operation::AllToAll,
                 Operation::ReduceScatter,
+                Operation::Broadcast,
+                Operation::Reduce,
+                Operation::Gather,
+                Operation::Scatter,
             ] {
                 let said = comm.explain_device(operation, DType::U64, len).unwrap();
                 let is_through = said.contains("staged through slots, ");

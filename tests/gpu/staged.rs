@@ -20,6 +20,7 @@ mod messages;
 mod observed;
 mod processes;
 mod proxy;
+mod roots;
 mod streams;
 mod support;
 mod types;

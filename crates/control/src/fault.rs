@@ -11,8 +11,9 @@ use std::time::Duration;
 pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 
 /// Marks the sequence numbers of calls with device memory, which are counted separately:
-/// `DEVICE_MARK | number`. They, too, are announced and never compared. Calls whose data GPUs'
-/// kernels pass among themselves are not announced.
+/// `DEVICE_MARK | number`. They are compared with those that were
+/// [recorded](crate::Watch::record_on_device). Calls whose data GPUs' kernels pass among themselves
+/// are not announced.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
 /// The orderly end of a communicator, in words. In a mismatch it reads as an end that came too

@@ -82,10 +82,7 @@ impl MemberTable {
             sequence: progress.sequence,
             signature: progress.signature,
         };
-        if is_apart(operation.sequence) {
-            return None;
-        }
-        let mine = self.view.history.get(operation.sequence)?;
+        let mine = self.view.called(operation.sequence)?;
         (mine != operation.signature).then(|| self.mismatch(rank, operation, mine))
     }
 

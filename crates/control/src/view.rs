@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use spark_ccl_log::Mutex;
 
 use crate::device_calls::DeviceCalls;
-use crate::fault::{Fault, Member};
+use crate::fault::{DEVICE_MARK, Fault, Member, is_apart, is_on_device};
 use crate::history::History;
 use crate::ledger::Ledger;
 use crate::standing::KINDS;
@@ -20,6 +20,8 @@ pub(crate) struct View {
     pub(crate) me: Member,
     pub(crate) describe: fn([u64; 2]) -> String,
     pub(crate) history: History,
+    /// Calls of device memory, by their number.
+    pub(crate) on_device: History,
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
@@ -63,6 +65,7 @@ impl View {
             members,
             describe,
             history: History::new(),
+            on_device: History::new(),
             ranks,
             names,
             fault: OnceLock::new(),
@@ -144,6 +147,17 @@ impl View {
         let stage = if is_in_flight { 1 } else { 2 };
         // Relaxed: this only decides which caller is the first, and publishes no other data.
         self.leaving.fetch_max(stage, Ordering::Relaxed) < stage
+    }
+
+    /// The signature of one of this rank's last collectives, of host or device memory.
+    pub(crate) fn called(&self, sequence: u64) -> Option<[u64; 2]> {
+        if is_on_device(sequence) {
+            self.on_device.get(sequence & !DEVICE_MARK)
+        } else if is_apart(sequence) {
+            None
+        } else {
+            self.history.get(sequence)
+        }
     }
 
     /// Whether this rank is in a collective.

@@ -142,6 +142,18 @@ impl Watch {
         self.view.history.get(sequence)
     }
 
+    /// Records the call of device memory with this number, counted from 1 and alike on all ranks. A
+    /// rank that announces another call of this number is then at fault. One thread records.
+    pub fn record_on_device(&self, number: u64, signature: [u64; 2]) {
+        self.view.on_device.record(number, signature);
+    }
+
+    /// The signature of the call of device memory with this number, if it was recorded and is one
+    /// of the last 64.
+    pub fn called_on_device(&self, number: u64) -> Option<[u64; 2]> {
+        self.view.on_device.get(number)
+    }
+
     /// Announces that this rank waits in an operation, and for which rank.
     ///
     /// Call it once an operation has waited for 200 ms, and every second after that. Call it at

@@ -5,7 +5,7 @@
 //! [`Slots::boxes`], are not here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
@@ -82,7 +82,8 @@ pub struct Calls {
     pub begun: u64,
     /// How many calls have ended.
     pub ended: u64,
-    /// [`Call::words`] of the last call that has begun.
+    /// [`Call::words`] of the last call that has begun, if it has not ended; else perhaps those of
+    /// the next one.
     pub words: [u64; 2],
 }
 
@@ -109,7 +110,7 @@ impl Slots {
     pub const FASTER: [u64; 2] = [128 << 10, 8 << 20];
     /// The number of the rule that decides which calls go through slots. Raise it with each change
     /// of the rule: ranks with different rules would wait for each other.
-    pub(crate) const RULE: u64 = 6;
+    pub(crate) const RULE: u64 = 7;
 
     /// Whether there are kernels for this many ranks.
     pub fn are_for(ranks: usize) -> bool {
@@ -238,16 +239,22 @@ impl Slots {
     /// come.
     pub fn calls(&self) -> Calls {
         let word = |place: usize| &self.parts.journal.words()[place];
-        // Acquire pairs with the kernels' fences in `Slots::tell` and `PacketExchange::begin`.
-        let ended = word(1).load(Ordering::Acquire);
-        // A kernel may write both between these two loads.
-        let begun = word(0).load(Ordering::Acquire).max(ended);
-        // Relaxed: the words of this call, or of one that has begun since.
-        let words = [2, 3].map(|place| word(place).load(Ordering::Relaxed));
-        Calls {
-            begun,
-            ended,
-            words,
+        loop {
+            // Acquire pairs with the kernels' fences in `Slots::tell` and `PacketExchange::begin`.
+            let ended = word(1).load(Ordering::Acquire);
+            // A kernel may write both between these two loads.
+            let begun = word(0).load(Ordering::Acquire).max(ended);
+            let words = [2, 3].map(|place| word(place).load(Ordering::Relaxed));
+            // Orders the loads of the words before the next one: no later call has begun as long
+            // as this one has not ended.
+            fence(Ordering::Acquire);
+            if word(1).load(Ordering::Relaxed) == ended {
+                return Calls {
+                    begun,
+                    ended,
+                    words,
+                };
+            }
         }
     }
 
@@ -320,6 +327,7 @@ impl Slots {
             dtype: layout.dtype,
             route: Route::new(operation, plan.form, rank, call.root, ranks),
             reduces: u32::from(operation.reduces()),
+            settles: u32::from(operation.is_rooted()),
             ..self.nothing(&plan)
         };
         let threads = plan.threads(layout.bytes);
@@ -366,7 +374,7 @@ impl Slots {
             ),
             reduces: 0,
             ahead: plan.ahead,
-            unused: 0,
+            settles: 0,
         }
     }
 

@@ -54,7 +54,7 @@ struct Exchange {
                 return;
             }
         }
-        slots.end();
+        end();
     }
 
     DEVICE void shared() {
@@ -77,10 +77,15 @@ struct Exchange {
                 return;
             }
         }
-        slots.end();
+        end();
     }
 
 private:
+    DEVICE void end() {
+        if (call.settles == 0 || slots.settle()) {
+            slots.end();
+        }
+    }
     DEVICE u32 ranks() const { return call.member.ranks; }
     DEVICE u32 rank() const { return call.member.rank; }
     DEVICE static bool is_in(u32 ranks, u32 rank) { return (ranks >> rank & 1) != 0; }

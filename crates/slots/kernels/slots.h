@@ -111,6 +111,17 @@ struct Slots {
         owed |= edges.from[step];
     }
 
+    // Waits until the carriers have taken all slots of the call, so that these come even if this
+    // process ends: a rank that only sends hears nothing of those that wait for it. Returns whether
+    // they have.
+    DEVICE bool settle() {
+        bool is_over = false;
+        for_peers(all(edges.to), [&](u32 peer) {
+            auto is = [&] { return are_sent(peer, filled_for(peer)); };
+            is_over |= !wait_for(peer, is);
+        });
+        return !any_thread(is_over);
+    }
     // Notes for the next launch how far the lane has come. The last CTA ends the call.
     DEVICE void end() {
         any_thread(false);
@@ -210,14 +221,18 @@ private:
         more();
     }
 
-    // Pairs with `Sending::complete`: the carrier does not read the slot any more.
     DEVICE bool has_room(u32 peer) const {
-        Passed& passed = before(peer);
         u64 needed = filled_for(peer) + 1;
-        if (needed > passed.sent + member.depth) {
+        return needed <= member.depth || are_sent(peer, needed - member.depth);
+    }
+    // Whether the carrier does not read the slots up to a number any more. Pairs with
+    // `Sending::complete`.
+    DEVICE bool are_sent(u32 peer, u64 number) const {
+        Passed& passed = before(peer);
+        if (number > passed.sent) {
             passed.sent = acquire_long(counter(member.boxes[peer].outbox, SENT));
         }
-        return needed <= passed.sent + member.depth;
+        return number <= passed.sent;
     }
     // Pairs with `PostBox::set_flag`, which comes after the slot's bytes. If the record is read
     // together with the flag and is wrong, it may be older than the flag.

@@ -126,7 +126,8 @@ struct Exchanging {
     u32 reduces;
     // How many rounds a lane fills before it consumes the first.
     u32 ahead;
-    u32 unused;
+    // Not 0 if the call ends only once its slots have been taken from the outbox.
+    u32 settles;
 };
 
 static_assert(sizeof(Record) == 48, "as in src/layout.rs");

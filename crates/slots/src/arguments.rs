@@ -115,8 +115,9 @@ pub struct Exchanging {
     pub reduces: u32,
     /// How many rounds a lane fills before it consumes the first.
     pub ahead: u32,
-    /// Padding.
-    pub unused: u32,
+    /// Not 0 if the call ends only once its slots have been taken from the outbox: where some ranks
+    /// may end it while others have not begun it.
+    pub settles: u32,
 }
 
 // `slots_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.

@@ -55,7 +55,8 @@ impl BySlots {
     /// that two processes share, on blocks of 128 KiB to 16 MiB, as the time by slots over the time
     /// by pieces: `all_reduce` 0.9 to 1.2, and over TCP never below 1 from 4 MiB on;
     /// `reduce_scatter` 0.6 to 0.9; `all_to_all` 0.7 to 1.03; `all_gather` 0.8 to 0.98, and 1.09
-    /// for 16 MiB over TCP.
+    /// for 16 MiB over TCP. Operations with a root were not measured: they take slots where an
+    /// `all_to_all` does.
     fn have(self, operation: Operation, bytes: u64) -> bool {
         let [faster_from, faster_to] = Slots::FASTER;
         match self {
@@ -291,14 +292,12 @@ impl Staged {
         Ok(())
     }
 
-    /// The slots, if an operation of this length goes through them. Operations with a root do not:
-    /// a rank that only sends would end its call before others have the data, and would not learn
-    /// of a rank that names another root.
+    /// The slots, if an operation of this length goes through them.
     fn slots_for(&self, operation: Operation, bytes: u64) -> Option<&Arc<Slots>> {
         let (slots, by_slots) = self.slots.as_ref()?;
-        let is_mutual = !Form::of(operation).is_empty() && !operation.is_rooted();
+        let has_form = !Form::of(operation).is_empty();
         let by_packets = || slots.plan(operation, bytes).kernel == Kernel::Packets;
-        (is_mutual && (by_slots.have(operation, bytes) || by_packets())).then_some(slots)
+        (has_form && (by_slots.have(operation, bytes) || by_packets())).then_some(slots)
     }
 
     /// Whether a call goes through slots, and not straight between its buffers.

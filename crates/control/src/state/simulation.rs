@@ -275,9 +275,31 @@ fn a_chain_of_awaited_messages_is_followed_to_its_end() {
     assert_eq!(chain(&world), [4]);
 }
 
+/// Rank 1 waits for nobody: it may have ended its call.
+#[test]
+fn a_wait_on_a_device_is_compared_with_what_was_recorded_there() {
+    let on_device = DEVICE_MARK | 7;
+    for (recorded, differs) in [
+        ((7, [9, 9]), false),
+        ((8, [9, 8]), false),
+        ((7, [9, 8]), true),
+    ] {
+        let mut world = World::new(&[0, 1]);
+        world.view(1).on_device.record(recorded.0, recorded.1);
+        world.announces(0, on_device, [9, 9], WaitingFor::Rank(1));
+        world.settle();
+        for view in world.views.iter().flatten() {
+            let fault = view.fault().map(|fault| &**fault);
+            let is_named =
+                matches!(fault, Some(Fault::Mismatch { sequence, .. }) if *sequence == on_device);
+            assert_eq!(is_named, differs, "{recorded:?}: {fault:?}");
+        }
+    }
+}
+
 /// Their numbers and calls have nothing to do with those of host memory.
 #[test]
-fn a_wait_on_a_device_is_told_and_never_compared() {
+fn a_wait_on_a_device_is_told_and_not_compared_with_calls_of_host_memory() {
     let mut world = World::new(&everyone());
     for rank in [0, 1, 4] {
         world.view(rank).history.record(1, CALL);

@@ -345,7 +345,7 @@ impl Rank {
             route: Route::new(Operation::AllReduce, form, self.number, 0, 2),
             reduces: 1,
             ahead: ahead as u32,
-            unused: 0,
+            settles: 0,
         }
     }
 

@@ -106,6 +106,30 @@ fn an_abort_ends_what_need_not_wait() {
     assert!(buffers[0][0].is_untouched());
 }
 
+/// A rank that only sends has room in both boxes. What is not taken from its own when its process
+/// ends does not come.
+#[test]
+fn a_call_that_only_sends_lasts_until_its_slots_are_taken() {
+    let depth = Form::Direct.depth(2);
+    for (slots, ends) in [(depth, true), (2 * depth, false)] {
+        let mut world = world(Form::Direct, 2);
+        world.set_patience(200);
+        let sends = Call {
+            operation: Operation::Broadcast,
+            count: slots * 64,
+            ctas: 1,
+            ..call()
+        };
+        let Some(buffers) = world.run(&[vec![sends], vec![]], 0) else {
+            return;
+        };
+        let failed = world.ranks[0].failed();
+        let late = failed.map(|failed| (failed.reason, failed.peer, failed.operation));
+        assert_eq!(late, (!ends).then_some((LATE, 1, 1)));
+        assert!(buffers[0][0].result().is_some());
+    }
+}
+
 #[test]
 fn calls_that_differ_name_both_and_write_nothing() {
     let others = [

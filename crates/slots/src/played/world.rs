@@ -366,7 +366,7 @@ impl Rank {
             ),
             reduces: u32::from(call.operation.reduces()),
             ahead: ahead as u32,
-            unused: 0,
+            settles: u32::from(call.operation.is_rooted()),
         }
     }
 }

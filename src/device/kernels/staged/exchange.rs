@@ -35,6 +35,8 @@ pub(super) struct Exchange {
     /// these.
     others: u64,
     before: u64,
+    /// The number of the last call by slots that was looked at to record it.
+    recorded: u64,
     stall: Stall,
 }
 
@@ -63,13 +65,20 @@ impl Exchange {
             slots,
             others: 0,
             before: 0,
+            recorded: 0,
             stall: Stall::new(),
         }
     }
 
     /// Moves slots on, to each peer in turn. Returns whether there was anything to do. `others`
     /// says which calls do not go by slots.
-    pub(super) fn advance(&mut self, others: &Others, carrier: &Communicator) -> bool {
+    pub(super) fn advance(
+        &mut self,
+        others: &Others,
+        carrier: &Communicator,
+        parent: &Watch,
+    ) -> bool {
+        self.record(others, parent);
         if self.others != others.begun {
             // No call by slots has ended since that other call began: slots move only in this
             // function.
@@ -80,6 +89,20 @@ impl Exchange {
             moved |= peer.advance(carrier, others);
         }
         moved
+    }
+
+    /// Records the call under way, for comparisons with the other ranks' calls.
+    fn record(&mut self, others: &Others, parent: &Watch) {
+        let calls = self.slots.calls();
+        if calls.begun == self.recorded {
+            return;
+        }
+        self.recorded = calls.begun;
+        // Of a call that has ended the words are not known. If another call has begun since the
+        // last look, it may be a later one, and so the number is not known.
+        if calls.begun > calls.ended && self.others == others.begun {
+            parent.record_on_device(others.begun + calls.begun, calls.words);
+        }
     }
 
     /// Tells the other ranks for whom a call waits, if it does not progress.
@@ -122,8 +145,8 @@ impl Exchange {
     }
 
     /// The fault of a peer that makes a call by lanes or packets which this rank makes, or has
-    /// made, another way: no kernel of this rank looks at the peer's slots, or none before the next
-    /// call.
+    /// made, another way, or with another root: no kernel of this rank looks at the peer's slots,
+    /// or none before the next call.
     fn differs(&self, peer: &Peer, others: &Others, parent: &Watch) -> Option<Fault> {
         let (calls, heard) = (self.slots.calls(), peer.heard()?);
         let number = heard.record.call;
@@ -133,10 +156,12 @@ impl Exchange {
         } else {
             number < others.begun + calls.ended && heard.number > peer.wanted(0)
         };
-        is_unasked.then(|| Fault::Mismatch {
+        let own = parent.called_on_device(number + 1);
+        let differs = own.is_some_and(|own| own != heard.record.words);
+        (is_unasked || differs).then(|| Fault::Mismatch {
             sequence: DEVICE_MARK | (number + 1),
             rank_a: parent.member(self.slots.rank() as u32),
-            words_a: self.words_of(number, others, &calls),
+            words_a: own.map_or_else(|| self.words_of(number, others, &calls), describe),
             rank_b: parent.member(peer.rank() as u32),
             words_b: format!("{} through slots", describe(heard.record.words)),
         })

@@ -188,7 +188,7 @@ impl ProxyWork {
         let mut moved = false;
         if let Some(exchange) = &mut self.exchange {
             let others = self.operations.begun();
-            moved = exchange.advance(&others, &self.carrier);
+            moved = exchange.advance(&others, &self.carrier, &self.parent);
             let is_closed = self.queue.0.is_closed();
             let fault = exchange.fault(&others, &self.parent);
             // A rank that leaves needs nobody any more.

@@ -135,10 +135,14 @@ impl Peer {
         own: usize,
         parent: &Watch,
     ) -> Option<Fault> {
-        let (since, error) = self.ended.as_ref().filter(|_| !self.is_met())?;
+        let (since, error) = self.ended.as_ref()?;
         let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
         if *error == SlotsError::Gone && parent.has_left(self.rank as u32).is_some() {
-            // Everything that the peer has sent came before its link ended.
+            // Everything that the peer has sent came before its link ended. It may have left before
+            // it gave credits for what it has consumed.
+            if !self.lacks() {
+                return None;
+            }
             let ended = parent.latent_of(self.rank as u32);
             return Some(ended.unwrap_or_else(|| Fault::Left {
                 rank: peer,
@@ -146,6 +150,9 @@ impl Peer {
                 sequence: DEVICE_MARK | number,
                 words: words(),
             }));
+        }
+        if self.is_met() && self.are_consumed() {
+            return None;
         }
         let text = format!(
             "{error}; its slots: {}; if both processes still run, check the network between their \
@@ -171,20 +178,40 @@ impl Peer {
     }
 
     /// Whether all slots of the calls that have begun have been passed, both ways, as far as the
-    /// kernel has come.
+    /// kernel has come. Over a link that has ended, nobody waits for credits.
     pub(super) fn is_met(&self) -> bool {
         let Some(proxy) = &self.proxy else {
             return !self.is_used();
         };
-        let is_flushed = proxy.carrier().is_flushed() || self.ended.is_some();
+        if self.ended.is_some() {
+            return !self.lacks() && proxy.progress().all(|lane| self.is_consumed(lane.lane));
+        }
         let wanted = self.packets_wanted();
-        is_flushed
+        proxy.carrier().is_flushed()
             // Slots of the peer's next call may have come.
             && proxy.packets() == wanted
             && proxy.carrier().packets() >= wanted
-            && proxy.progress().all(|lane| {
-                let [published, wanted] = [self.published(lane.lane), self.wanted(lane.lane)];
-                lane.credit == published && lane.consumed == wanted
+            && self.are_consumed()
+            && proxy.progress().all(|lane| lane.consumed == self.wanted(lane.lane))
+    }
+
+    /// Whether the peer has said that it has consumed all slots.
+    fn are_consumed(&self) -> bool {
+        let mut lanes = self.proxy.iter().flat_map(Proxy::progress);
+        lanes.all(|lane| lane.credit == self.published(lane.lane))
+    }
+
+    /// Whether calls need slots that have not come, or that the carrier has not taken.
+    fn lacks(&self) -> bool {
+        let Some(proxy) = &self.proxy else {
+            return self.is_used();
+        };
+        let (carrier, wanted) = (proxy.carrier(), self.packets_wanted());
+        proxy.packets() < wanted
+            || carrier.packets() < wanted
+            || proxy.progress().any(|lane| {
+                carrier.come(lane.lane) < self.wanted(lane.lane)
+                    || lane.sent < self.published(lane.lane)
             })
     }
 
@@ -211,6 +238,13 @@ impl Peer {
         let published = self.outbox.counter(lane, Counter::Published);
         // Relaxed: the proxy acquires the same counter before it reads slots.
         published.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel has consumed all slots of the calls that have begun.
+    fn is_consumed(&self, lane: usize) -> bool {
+        let consumed = self.inbox.counter(lane, Counter::Consumed);
+        // Relaxed: nobody is given credit for them.
+        consumed.load(Ordering::Relaxed) == self.wanted(lane)
     }
 
     /// How many of the peer's slots the calls that have begun take.
