@@ -12,6 +12,8 @@ enum Step {
     Room(u32),
     Fill(u32),
     Consume(u32),
+    /// Until carriers have taken all slots for these.
+    Settle(u32),
 }
 
 #[derive(Clone, Copy)]
@@ -24,7 +26,7 @@ struct Call {
 }
 
 impl Call {
-    /// As `Exchange::direct` and `Exchange::shared`.
+    /// As `Exchange::direct` and `Exchange::shared`, and then `Slots::settle`.
     fn steps(self, rank: usize, ranks: usize) -> Vec<Step> {
         let route = Route::new(self.operation, self.form, rank, self.root, ranks);
         let others = |ranks: u32| ranks & !(1 << rank);
@@ -43,7 +45,12 @@ impl Call {
         let rounds = 0..self.rounds + 2 * self.ahead;
         let all = rounds.flat_map(|round| stages.map(|(behind, steps)| (round, behind, steps)));
         let all = all.filter(|&(round, behind, _)| (behind..behind + self.rounds).contains(&round));
-        all.flat_map(|(_, _, steps)| steps).copied().collect()
+        let settles = self.operation.is_rooted();
+        let settle = settles.then_some(Step::Settle(to | on));
+        all.flat_map(|(_, _, steps)| steps)
+            .copied()
+            .chain(settle)
+            .collect()
     }
 }
 
@@ -72,7 +79,8 @@ impl Ranks {
     /// Does a step, if it need not wait.
     fn advance(&mut self, rank: usize, step: Step) -> bool {
         let ranks = self.edges.len();
-        let (Step::Room(peers) | Step::Fill(peers) | Step::Consume(peers)) = step;
+        let (Step::Room(peers) | Step::Fill(peers) | Step::Consume(peers) | Step::Settle(peers)) =
+            step;
         let peers = || (0..ranks).filter(|&peer| peers >> peer & 1 == 1);
         let edges = &mut self.edges;
         let may = match step {
@@ -84,10 +92,14 @@ impl Ranks {
                 let edge = edges[peer][rank];
                 edge.arrived > edge.consumed
             }),
+            Step::Settle(_) => peers().all(|peer| {
+                let edge = edges[rank][peer];
+                edge.filled == edge.arrived
+            }),
         };
         for peer in peers().filter(|_| may) {
             match step {
-                Step::Room(_) => {}
+                Step::Room(_) | Step::Settle(_) => {}
                 Step::Fill(_) => edges[rank][peer].filled += 1,
                 Step::Consume(_) => edges[peer][rank].consumed += 1,
             }
