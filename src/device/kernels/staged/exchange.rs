@@ -20,6 +20,8 @@ use crate::task::names::describe;
 pub(super) struct Others {
     /// How many such calls have begun.
     pub(super) begun: u64,
+    /// How many calls by slots had ended before the last such call.
+    pub(super) before: u64,
     /// What the kernel has said of the last such call.
     pub(super) last: Option<Rung>,
     pub(super) is_done: bool,
@@ -31,12 +33,9 @@ pub(super) struct Exchange {
     /// Before the registration of the boxes, so dropped first: the links use these.
     peers: Vec<Peer>,
     _opened: Option<OpenedBoxes>,
-    /// How many calls have begun that do not go by slots, and how many by slots before the last of
-    /// these.
+    /// How many calls had begun at the last look, by slots and otherwise.
+    begun: u64,
     others: u64,
-    before: u64,
-    /// The number of the last call by slots that was looked at to record it.
-    recorded: u64,
     stall: Stall,
 }
 
@@ -63,9 +62,8 @@ impl Exchange {
             peers: peers.collect(),
             _opened: opened,
             slots,
+            begun: 0,
             others: 0,
-            before: 0,
-            recorded: 0,
             stall: Stall::new(),
         }
     }
@@ -79,11 +77,6 @@ impl Exchange {
         parent: &Watch,
     ) -> bool {
         self.record(others, parent);
-        if self.others != others.begun {
-            // No call by slots has ended since that other call began: slots move only in this
-            // function.
-            (self.others, self.before) = (others.begun, self.slots.calls().ended);
-        }
         let mut moved = false;
         for peer in &mut self.peers {
             moved |= peer.advance(carrier, others);
@@ -94,15 +87,16 @@ impl Exchange {
     /// Records the call under way, for comparisons with the other ranks' calls.
     fn record(&mut self, others: &Others, parent: &Watch) {
         let calls = self.slots.calls();
-        if calls.begun == self.recorded {
-            return;
-        }
-        self.recorded = calls.begun;
-        // Of a call that has ended the words are not known. If another call has begun since the
-        // last look, it may be a later one, and so the number is not known.
-        if calls.begun > calls.ended && self.others == others.begun {
+        // Of a call by slots that has ended the words are not known. If another call has begun
+        // since the last look, it may be a later one, and so the number is not known.
+        let is_known = calls.begun > calls.ended && self.others == others.begun;
+        if self.begun != calls.begun && is_known {
             parent.record_on_device(others.begun + calls.begun, calls.words);
         }
+        if let Some(last) = others.last.filter(|_| self.others != others.begun) {
+            parent.record_on_device(others.begun + others.before, last.words);
+        }
+        (self.begun, self.others) = (calls.begun, others.begun);
     }
 
     /// Tells the other ranks for whom a call waits, if it does not progress.
@@ -161,17 +155,17 @@ impl Exchange {
         (is_unasked || differs).then(|| Fault::Mismatch {
             sequence: DEVICE_MARK | (number + 1),
             rank_a: parent.member(self.slots.rank() as u32),
-            words_a: own.map_or_else(|| self.words_of(number, others, &calls), describe),
+            words_a: own.map_or_else(|| Self::words_of(number, others, &calls), describe),
             rank_b: parent.member(peer.rank() as u32),
             words_b: format!("{} through slots", describe(heard.record.words)),
         })
     }
 
     /// Describes this rank's call of a number, counted over all calls that have begun.
-    fn words_of(&self, number: u64, others: &Others, calls: &Calls) -> String {
+    fn words_of(number: u64, others: &Others, calls: &Calls) -> String {
         let begun = others.begun + calls.begun;
         match others.last {
-            Some(last) if number + 1 == self.others + self.before => match last.buffers {
+            Some(last) if number + 1 == others.begun + others.before => match last.buffers {
                 None => describe(last.words),
                 Some(_) => format!("{} with memory from alloc_device", describe(last.words)),
             },

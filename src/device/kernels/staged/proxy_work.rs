@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use messages::Messages;
-use operations::Operations;
+use operations::{Operations, are_sound};
 use piece_memory::PieceMemory;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Slots, Stage};
@@ -201,20 +201,19 @@ impl ProxyWork {
     /// Answers for the pieces that are done, and begins the next ones.
     fn move_pieces(&mut self) -> Result<bool, Error> {
         let (stage, carrier, memory) = (&self.stage, &self.carrier, &self.memory);
-        // A kernel may follow a failed kernel of slots: its input is then a result that is not
-        // there.
         let slots = self.slots.as_deref();
-        let are_sound = || slots.is_none_or(|slots| slots.check().is_ok());
         let mut moved = self.operations.complete(stage, carrier)?;
         if self.queue.0.has_messages() {
-            moved |= self.messages.advance(stage, carrier, memory, &are_sound)?;
+            moved |= self
+                .messages
+                .advance(stage, carrier, memory, &|| are_sound(slots))?;
         }
         if !self.are_in_flight()
             && let Some(fault) = carrier.inner.watch.fault()
         {
             return Err(Error::Failed(fault));
         }
-        Ok(moved | self.operations.begin(stage, carrier, memory, &are_sound)?)
+        Ok(moved | self.operations.begin(stage, carrier, memory, slots)?)
     }
 
     /// Ends the kernels' waits, and tells all ranks. Results that come later are not used.

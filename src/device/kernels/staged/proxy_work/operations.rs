@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Stage};
+use spark_ccl_gpu::{Buffers, Cut, Lane, Rung, Slots, Stage};
 use spark_ccl_types::{ReduceOp, Reduction, Signature};
 
 use super::pending_pieces::{PendingPiece, PendingPieces};
@@ -33,6 +33,8 @@ pub(super) struct Operations {
     done: u64,
     /// What the kernel has said of the last operation.
     last: Option<Rung>,
+    /// How many calls by slots had ended before it.
+    before: u64,
     /// The number of pieces that have begun, and what it was after the last piece of each of the
     /// last operations.
     pieces: u64,
@@ -66,6 +68,7 @@ impl Operations {
     pub(super) fn begun(&self) -> Others {
         Others {
             begun: self.number,
+            before: self.before,
             last: self.last,
             is_done: self.done == self.number,
         }
@@ -100,13 +103,14 @@ impl Operations {
         self.pending.drop_failed(carrier)
     }
 
-    /// Begins the next piece, if the kernel has rung for it and calls before it `are_sound`.
+    /// Begins the next piece, if the kernel has rung for it, and no kernel of `slots` has failed
+    /// before it.
     pub(super) fn begin(
         &mut self,
         stage: &Stage,
         carrier: &Communicator,
         memory: &PieceMemory,
-        are_sound: &dyn Fn() -> bool,
+        slots: Option<&Slots>,
     ) -> Result<bool, Error> {
         if self.pending.len() >= AT_A_TIME {
             return Ok(false);
@@ -117,7 +121,7 @@ impl Operations {
         };
         let cta = piece % ctas;
         let (lane, number) = (Lane::of_cta(cta), self.begun[cta as usize] + 1);
-        let Some(rung) = stage.rung(lane, number).filter(|_| are_sound()) else {
+        let Some(rung) = stage.rung(lane, number).filter(|_| are_sound(slots)) else {
             return Ok(false);
         };
         let mut operation = if let Some(operation) = self.operation.take() {
@@ -125,6 +129,8 @@ impl Operations {
         } else {
             self.number += 1;
             self.last = Some(rung);
+            // Its kernel waits for an answer, so none behind it has begun.
+            self.before = slots.map_or(0, |slots| slots.calls().ended);
             Operation::of(rung, stage.ranks())?
         };
         self.begun[cta as usize] = number;
@@ -176,6 +182,12 @@ impl Operations {
         let later = self.ends.iter().filter(|&&end| end > pieces).count() as u64;
         self.number - u64::from(self.operation.is_some()) - later
     }
+}
+
+/// Whether no kernel of slots has failed: one behind it has a result as its input that is not
+/// there.
+pub(super) fn are_sound(slots: Option<&Slots>) -> bool {
+    slots.is_none_or(|slots| slots.check().is_ok())
 }
 
 impl Operation {
