@@ -66,7 +66,7 @@ impl Whole<'_> {
     }
 }
 
-/// Calls `work` with what `change` makes of each, which is not allocated for a few.
+/// Calls `work` with the results of `change` for all; allocates nothing for up to four.
 fn with_each<T: Copy>(all: &[T], change: impl Fn(T) -> T, work: impl FnOnce(&[T])) {
     match *all {
         [a] => work(&[a].map(change)),
@@ -91,8 +91,7 @@ impl Compute for Divided {
             let first = number * each;
             // SAFETY: the caller promises the conditions of `start` for the job. Its parts begin
             // below its end, and do not overlap; each has one number, with which this is called
-            // once.
-            // `share` returns when all of these calls have, so before the job counts as done.
+            // once. `share` returns when all of these calls have, so before the job counts as done.
             unsafe { whole.run(cpu, first, each.min(count - first)) };
         });
         Started::Done

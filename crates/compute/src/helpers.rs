@@ -23,12 +23,12 @@ use spark_ccl_log::Mutex;
 
 /// The name of the threads.
 const NAME: &str = "spark-helper";
-/// How long a helper looks for work all the time, and how long it looks, and yields its core in
-/// between, before it sleeps; a caller yields as long before it sleeps.
+/// How long a helper looks for work without yielding its core.
 const LOOKS: Duration = Duration::from_micros(20);
+/// How long a helper is idle before it sleeps, and how long a caller yields before it does.
 const YIELDS: Duration = Duration::from_micros(100);
-/// How long a caller then sleeps between two looks, so that a helper of a lower priority runs that
-/// is on its core.
+/// How long a caller then sleeps between two looks: a helper of a lower priority on the same core
+/// runs meanwhile.
 const PAUSE: Duration = Duration::from_micros(10);
 /// Looks between two looks at the clock, or two yields.
 const ROUND: usize = 32;
@@ -37,7 +37,7 @@ const PAGE: usize = 4096;
 /// Work of several parts: called once with the number of each part, on any thread.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What the caller has in common with the helpers while they work.
+/// Shared by the caller and the helpers while they work.
 struct Shared<'a> {
     work: &'a Work<'a>,
     has_panicked: AtomicBool,
@@ -70,9 +70,9 @@ struct Helper {
 }
 
 impl Helpers {
-    /// As many threads, which are started when they are needed first. Each then calls `begin`,
-    /// which may change the affinity mask that it has from its starter. None has a priority of real
-    /// time, even where its starter has one.
+    /// `count` threads, each of which starts when it is first needed. It then calls `begin`, which
+    /// may change the affinity mask inherited from its starter. It never has a real-time priority,
+    /// even where its starter has one.
     pub fn new(count: usize, begin: impl Fn() + Send + Sync + 'static) -> Self {
         let pool = Pool {
             begin: Arc::new(begin),
@@ -94,7 +94,7 @@ impl Helpers {
         self.offered.swap(0, Ordering::Relaxed)
     }
 
-    /// How many there are.
+    /// The most threads that help.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -179,7 +179,7 @@ impl fmt::Debug for Helpers {
     }
 }
 
-/// Work that some helpers have. When this is dropped, also by a panic, no helper has it any more.
+/// Work offered to some helpers. Dropping this, also by a panic, waits until no helper has it.
 struct Offered<'a>(&'a [Helper]);
 
 impl<'a> Offered<'a> {
@@ -276,7 +276,7 @@ impl Drop for Pool {
             helper.wake();
         }
         for helper in &mut self.helpers {
-            // Panics are the matter of whose work it was.
+            // `share` has reported panics of the work. If `begin` panicked, callers did it all.
             let _ = helper.thread.take().map(JoinHandle::join);
         }
     }
@@ -287,9 +287,9 @@ fn help(mailbox: &Mailbox<Shared<'static>>, part: usize) {
     let mut since = Instant::now();
     loop {
         if let Some(shared) = mailbox.take() {
-            // SAFETY: the pointer was made from a reference in `Offered::new`. The value is there
-            // until the work is put back below, as `Offered` is dropped before it, and waits for
-            // that. It is shared only, and may be used by any thread: `Work` is `Sync`.
+            // SAFETY: the pointer was made from a reference in `Offered::new`. The value outlives
+            // `Offered`, whose drop waits until the work is put back below. It is only shared, and
+            // any thread may use it: `Work` and the flag are `Sync`.
             let shared = unsafe { &*shared };
             let done = panic::catch_unwind(AssertUnwindSafe(|| (shared.work)(part)));
             if done.is_err() {
@@ -306,7 +306,7 @@ fn help(mailbox: &Mailbox<Shared<'static>>, part: usize) {
     }
 }
 
-/// Waits a moment for work, or until there is some, where the last was too long ago.
+/// Waits a moment for work; sleeps until there is some if the last was too long ago.
 fn wait(mailbox: &Mailbox<Shared<'static>>, since: Instant) {
     let idle = since.elapsed();
     if idle > YIELDS && mailbox.fall_asleep() {

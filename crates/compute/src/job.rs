@@ -1,4 +1,4 @@
-//! Reduction jobs, and the trait of whatever runs them, at once or later. Knows element types and
+//! Reduction jobs, and the trait that runs them, at once or later. Knows element types and
 //! operands; knows neither ranks nor schedules.
 
 use spark_ccl_types::{Combine, DType, Scale};
@@ -24,8 +24,8 @@ impl Operand {
 ///
 /// With one source, it is a copy, which may be scaled. Half and 8-bit floats accumulate in f32 over
 /// all sources and are rounded once; whether their products with factors are, too, is up to the
-/// [`Scale`]. A destination may be the same memory as a source, or as
-/// another destination, but must not overlap one partly.
+/// [`Scale`]. A destination may be the same memory as a source, or as another destination, but must
+/// not overlap one partly.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The element type of all operands.

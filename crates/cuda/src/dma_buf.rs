@@ -7,8 +7,8 @@ use cudarc::driver::sys;
 use crate::pointer::range_of;
 use crate::{Error, Feature, checked, require};
 
-/// Memory of a device, by a descriptor. Whoever has registered it needs the descriptor no more; the
-/// memory must stay for as long as it is registered.
+/// Memory of a device, by a descriptor. The descriptor may be closed once the memory is registered;
+/// the memory must stay for as long as it is.
 #[derive(Debug)]
 pub struct DmaBuf {
     /// The dma-buf, of whole pages of the host.

@@ -75,7 +75,7 @@ impl Linked {
         self
     }
 
-    /// Whether slots go as messages, since the link is not over RDMA, or an end does not put them.
+    /// Whether slots go as messages, because the link is not over RDMA or an end puts no slots.
     pub fn only_sends(&self) -> bool {
         self.outgoing.only_sends()
     }
@@ -106,7 +106,7 @@ impl Linked {
         self.outgoing.is_flushed()
     }
 
-    /// Moves slots and credits on. If the link has ended, takes first what has arrived before that.
+    /// Moves slots and credits on. If the link has ended, first takes all that arrived before.
     fn advance(&mut self) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());

@@ -1,4 +1,4 @@
-//! What a carrier moves of a slot that writes into the peer's memory, and in which order.
+//! The moves of a slot by a carrier that writes into the peer's memory, in their order.
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ pub struct Move {
 const DESCRIBED: usize = HEAD - CREDIT;
 
 impl PostBox {
-    /// What goes of a slot of this outbox to an inbox of the same shape at `to`, with a credit. A
+    /// The moves of a slot of this outbox to an inbox of the same shape at `to`, with a credit. A
     /// flag, of eight bytes, must arrive after all moves before it to the same memory. With slots
     /// on the GPU, what its kernel waits for comes first, and then the head for the peer's proxy.
     /// The moves may be read until the slot has completed.
@@ -31,7 +31,7 @@ impl PostBox {
         consumed: u64,
         to: Place,
     ) -> impl Iterator<Item = Move> + use<> {
-        // Relaxed: the carrier itself reads both, of this thread or told by it.
+        // Relaxed: this thread reads both, or a device that it tells to do so later.
         self.credit_with(slot).store(consumed, Ordering::Relaxed);
         self.flag(slot).store(slot.number, Ordering::Relaxed);
         let (shape, from) = (self.shape(), self.place());

@@ -14,7 +14,7 @@ const ROOM: usize = 3;
 pub(crate) struct Written {
     outbox: PostBox,
     inbox: PostBox,
-    /// For what does not depend on where slots are.
+    /// Does the rest, which does not depend on where slots are.
     copying: Copying,
     flying: Vec<(Slot, Vec<Move>)>,
     done: Vec<Slot>,

@@ -48,7 +48,7 @@ fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// What each rank does only on rank 0, and what that has found there. The others have nothing.
+/// Calls `part` on rank 0 only, and returns its result there; `None` on other ranks.
 fn first<T>(comm: &Communicator, part: impl FnOnce() -> Outcome<T>) -> Outcome<Option<T>> {
     (comm.rank() == 0).then(part).transpose()
 }
@@ -95,7 +95,7 @@ impl<O: Optimizer> DataParallel<O> {
     /// it was written. `None` if there is no checkpoint. Collective.
     ///
     /// After [`recover`](Communicator::recover), `shrink` or a restart, this is the only way to a
-    /// state that all ranks have alike: drop what was there before.
+    /// state that all ranks have alike: drop the old parameters and state.
     ///
     /// # Errors
     /// The same on all ranks: [`Error::Checkpoint`] with the rank, file and tensor, for a

@@ -17,7 +17,7 @@ pub(crate) struct Driven {
     outbox: PostBox,
     /// The peer's inbox.
     inbox: Place,
-    /// For what does not depend on where slots are.
+    /// Does the rest, which does not depend on where slots are.
     copying: Copying,
     going: VecDeque<(Slot, RecordedEvent)>,
     events: Arc<EventPool>,
@@ -27,7 +27,7 @@ pub(crate) struct Driven {
 }
 
 impl Driven {
-    /// The carrier from an outbox to the peer's inbox, whose slots are at the address that it has.
+    /// The carrier from an outbox to the peer's inbox, at the addresses of that.
     pub(crate) fn new(
         context: &Arc<CudaContext>,
         outbox: PostBox,
@@ -61,8 +61,9 @@ impl Driven {
             return checked("cuMemcpyDtoDAsync", device, status);
         }
         let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
-        // SAFETY: the head is of the outbox, whose memory lives as long, and nothing writes it
-        // before the slot has completed. The rest is as above.
+        // SAFETY: the head is in the outbox, and `to` in the peer's inbox; both live until the
+        // stream was waited for. Nothing writes the head before the slot has completed, and nothing
+        // uses its place in the inbox before its flag.
         let status = unsafe {
             let head = std::slice::from_raw_parts(from, bytes);
             result::memcpy_htod_async(to, head, stream)

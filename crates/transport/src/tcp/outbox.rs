@@ -50,7 +50,7 @@ pub(super) struct Outbox {
     pub(super) ended: Option<LinkError>,
 }
 
-/// A socket, and what it has to send.
+/// A socket, and the messages that it sends.
 pub(super) struct Outgoing {
     pub(super) stream: Arc<dyn Stream>,
     /// The end of a message that was begun here before other sockets took it over. It comes before
@@ -146,8 +146,8 @@ impl Outbox {
         result
     }
 
-    /// Whether the kernel has all of the message that is as many messages back as there are slots,
-    /// and those before.
+    /// Whether the next message's slot is free: the kernel has the message that was in it, and all
+    /// before that.
     pub(super) fn has_room(&self) -> bool {
         self.next < self.first_unsent() + self.geometry.slots as u64
     }
