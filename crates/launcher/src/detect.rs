@@ -390,10 +390,11 @@ fn slurm_rendezvous(env: Lookup<'_>) -> Result<Rendezvous, Error> {
     })
 }
 
-/// A port in 20000..=59999. The ports of one job's steps are far from those of the next job.
+/// A port in 20000..32000, below those that Linux gives to outgoing connections. The ports of one
+/// job's steps are far from those of the next job.
 fn slurm_port(job: u32, step: u32) -> u16 {
     const FIRST: u64 = 20_000;
-    const COUNT: u64 = 40_000;
+    const COUNT: u64 = 12_000;
     let offset = u64::from(job) * 7919 + u64::from(step);
     (FIRST + offset % COUNT) as u16
 }

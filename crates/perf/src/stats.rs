@@ -38,7 +38,7 @@ impl PerIteration {
             min_us: sorted[0],
             max_us: sorted[sorted.len() - 1],
             avg_us: avg,
-            p50_us: sorted[sorted.len() / 2],
+            p50_us: median(&sorted),
             p95_us: nearest_rank(&sorted, 95),
             p99_us: nearest_rank(&sorted, 99),
             stdev_us: stdev,
@@ -46,6 +46,12 @@ impl PerIteration {
             times_us,
         }
     }
+}
+
+/// Of an even number, the mean of the two in the middle.
+fn median(sorted: &[f64]) -> f64 {
+    let middle = sorted.len() / 2;
+    sorted[middle].midpoint(sorted[(sorted.len() - 1) / 2])
 }
 
 fn nearest_rank(sorted: &[f64], percent: usize) -> f64 {
@@ -68,7 +74,7 @@ mod tests {
         );
         assert_eq!(
             (stats.avg_us, stats.p50_us, stats.times_us.len()),
-            (50.5, 51.0, 101)
+            (50.5, 50.5, 101)
         );
         assert!((stats.cv_pct - 57.16).abs() < 0.01);
     }

@@ -13,7 +13,7 @@ pub(super) fn read(path: impl AsRef<Path>) -> io::Result<Option<String>> {
     }
 }
 
-/// Writes a file with this content; with `None`, removes it.
+/// Writes a file with this content; with `None`, removes it. A power cut afterwards undoes neither.
 pub(super) fn set(path: impl AsRef<Path>, wanted: Option<&str>) -> io::Result<()> {
     let path = path.as_ref();
     if read(path)?.as_deref() == wanted {
@@ -21,7 +21,7 @@ pub(super) fn set(path: impl AsRef<Path>, wanted: Option<&str>) -> io::Result<()
     }
     match wanted {
         Some(text) => write(path, text),
-        None => named(path, fs::remove_file(path)),
+        None => named(path, fs::remove_file(path).and_then(|()| sync_folder(path))),
     }
 }
 
@@ -37,7 +37,20 @@ pub(super) fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });
-    named(path, written.and_then(|()| fs::rename(&new, path)))
+    let renamed = written.and_then(|()| fs::rename(&new, path));
+    named(path, renamed.and_then(|()| sync_folder(path)))
+}
+
+/// Has the names in a file's folder on the disk.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| {
+        let folder = if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        };
+        fs::File::open(folder)?.sync_all()
+    })
 }
 
 /// Names the file in an error.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::file::{named, read, set, write};
+use super::file::{named, read, set, sync_folder, write};
 use super::link_state::{self, LinkState};
 use super::plan::Node;
 use super::{netplan, yaml};
@@ -89,8 +89,11 @@ pub(super) fn keep(id: &str) -> io::Result<()> {
 pub(super) fn commit(id: &str) -> io::Result<()> {
     let _lock = lock()?;
     let mut trial = Trial::under_way(id)?;
-    named(LASTING, fs::rename(READY, LASTING))?;
-    fs::File::open("/etc/netplan")?.sync_all()?;
+    let renamed = fs::rename(READY, LASTING);
+    named(
+        LASTING,
+        renamed.and_then(|()| sync_folder(LASTING.as_ref())),
+    )?;
     trial.phase = Phase::Committed;
     trial.record()?;
     set(TRIED, None)
