@@ -155,14 +155,15 @@ impl Exchange {
         (is_unasked || differs).then(|| Fault::Mismatch {
             sequence: DEVICE_MARK | (number + 1),
             rank_a: parent.member(self.slots.rank() as u32),
-            words_a: own.map_or_else(|| Self::words_of(number, others, &calls), describe),
+            words_a: Self::words_of(number, others, &calls, own),
             rank_b: parent.member(peer.rank() as u32),
             words_b: format!("{} through slots", describe(heard.record.words)),
         })
     }
 
-    /// Describes this rank's call of a number, counted over all calls that have begun.
-    fn words_of(number: u64, others: &Others, calls: &Calls) -> String {
+    /// Describes this rank's call of a number, counted over all calls that have begun. `recorded`
+    /// are its words, if they are among the last.
+    fn words_of(number: u64, others: &Others, calls: &Calls, recorded: Option<[u64; 2]>) -> String {
         let begun = others.begun + calls.begun;
         match others.last {
             Some(last) if number + 1 == others.begun + others.before => match last.buffers {
@@ -170,7 +171,10 @@ impl Exchange {
                 Some(_) => format!("{} with memory from alloc_device", describe(last.words)),
             },
             _ if number + 1 == begun => describe(calls.words),
-            _ => format!("another call, {} before the last", begun - number - 1),
+            _ => recorded.map_or_else(
+                || format!("another call, {} before the last", begun - number - 1),
+                describe,
+            ),
         }
     }
 
