@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use spark_ccl::Communicator;
 use spark_ccl_abi::failure::{Failure, Kind};
-use spark_ccl_cuda::keep_context;
+use spark_ccl_cuda::{current_device, keep_context};
 use spark_ccl_log::Mutex;
 
 use crate::connection::Connection;
@@ -45,7 +45,8 @@ impl Shadow {
             id,
             rank: comm.rank(),
             size: comm.size(),
-            device: comm.device(),
+            // In a thread of its own, which has no current device.
+            device: comm.device().or_else(current_device),
         };
         let deadline = Instant::now() + comm.timeout()?;
         let check = || Ok(comm.check_all_ranks()?);
@@ -57,6 +58,9 @@ impl Shadow {
         });
         let handle = made?;
         *own = Some(handle.expose_provenance());
+        // An abort may have come after the last look: the handle is then this value's to end, and
+        // nobody's to use.
+        comm.check_all_ranks()?;
         Ok(handle)
     }
 

@@ -61,7 +61,11 @@ pub(crate) fn attach(
     let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), Offer::says)?;
     // One rank that does not reach the others' GPUs is enough.
     let without = ways.iter().position(|&way| way == ELSEWHERE);
-    let ctas = ctas(&all, &hosts(comm));
+    // Containers may count as several hosts, and have the GPUs of their machine in common.
+    let hosts = hosts(comm);
+    let ctas = ctas(&all, |rank, other| {
+        hosts[rank].is_same_machine(&hosts[other])
+    });
     let joined = match (offer, without) {
         (Offer::Peers(scratch), None) => {
             let is_whole = ways.iter().all(|&way| way == LINES);
@@ -347,13 +351,13 @@ fn out_of_reach(why: &str) -> Error {
 }
 
 /// How many CTAs a kernel has. Each may take a whole multiprocessor, and those of all ranks that
-/// share a GPU fit on it.
-fn ctas<H: PartialEq>(all: &[ToldGpu], hosts: &[H]) -> u32 {
-    let place = |rank: usize| (&hosts[rank], &all[rank].place);
+/// share a GPU fit on it. `are_together` says whether two ranks are on one machine.
+fn ctas(all: &[ToldGpu], are_together: impl Fn(usize, usize) -> bool) -> u32 {
+    let share = |rank: usize, other: usize| {
+        all[rank].place == all[other].place && are_together(rank, other)
+    };
     let of_rank = all.iter().enumerate().map(|(rank, gpu)| {
-        let on_one = (0..all.len())
-            .filter(|&other| place(other) == place(rank))
-            .count();
+        let on_one = (0..all.len()).filter(|&other| share(rank, other)).count();
         CTAS.min(usize::from(gpu.multiprocessors)) / on_one
     });
     of_rank.min().unwrap_or(1).max(1) as u32
@@ -373,7 +377,7 @@ mod tests {
             multiprocessors,
         };
         let gpu = |place| of(place, 132);
-        let on_one_host = |all: &[ToldGpu]| ctas(all, &vec![0; all.len()]);
+        let on_one_host = |all: &[ToldGpu]| ctas(all, |_, _| true);
         assert_eq!(on_one_host(&[gpu("a")]), 32);
         assert_eq!(on_one_host(&[gpu("a"), gpu("b")]), 32);
         assert_eq!(on_one_host(&[gpu("a"), gpu("b"), gpu("a")]), 16);
@@ -383,7 +387,10 @@ mod tests {
         assert_eq!(on_one_host(&vec![of("b", 20); 3]), 6);
         assert_eq!(on_one_host(&vec![of("b", 2); 3]), 1);
         // Hosts of one kind have their GPUs at one place.
-        assert_eq!(ctas(&vec![gpu("a"); 8], &[0, 1, 2, 3, 4, 5, 6, 7]), 32);
-        assert_eq!(ctas(&vec![gpu("a"); 4], &[0, 1, 0, 1]), 16);
+        assert_eq!(ctas(&vec![gpu("a"); 8], |rank, other| rank == other), 32);
+        assert_eq!(
+            ctas(&vec![gpu("a"); 4], |rank, other| rank % 2 == other % 2),
+            16
+        );
     }
 }

@@ -221,6 +221,10 @@ impl Outgoing {
             self.completed
                 .extend(place.map(|place| self.puts.swap_remove(place).1));
         }
+        // What the link holds back ends with this process.
+        if self.tx.holds_back() {
+            return None;
+        }
         self.completed.pop_front()
     }
 
@@ -302,7 +306,10 @@ impl Outgoing {
 /// Sends a message, if the link takes it now.
 fn send(tx: &mut dyn LinkTx, part: &[u8], tag: u64) -> Result<bool, Error> {
     match tx.send_from(part, tag)? {
-        Sending::Done(_) => return Ok(true),
+        Sending::Done(sent) => {
+            debug_assert_eq!(sent, part.len(), "a part is a message of the link");
+            return Ok(true);
+        }
         Sending::NotYet => return Ok(false),
         Sending::Unable => {}
     }

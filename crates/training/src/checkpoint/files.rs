@@ -72,12 +72,7 @@ impl Checkpoints {
             );
             return Err(wrong(&folder.join(name), problem));
         }
-        for name in self.names()? {
-            if name.starts_with(WRITING) || name.starts_with(REMOVING) {
-                let left = folder.join(name);
-                fs::remove_dir_all(&left).map_err(|error| wrong(&left, error))?;
-            }
-        }
+        self.remove_left()?;
         let working = format!("{WRITING}{step}-{:016x}", random());
         let writing = folder.join(&working);
         fs::create_dir(&writing).map_err(|error| wrong(&writing, error))?;
@@ -90,8 +85,8 @@ impl Checkpoints {
         write_whole(&file, bytes).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => wrong(
                 &file,
-                "rank 0 has made its folder, which is not here: all ranks need the \
-                              same file system",
+                "rank 0 has made its folder, which is not here: all ranks need the same file \
+                 system; or another attempt to save has removed it",
             ),
             _ => wrong(&file, error),
         })
@@ -110,6 +105,28 @@ impl Checkpoints {
         renamed.map_err(|error| wrong(&whole, error))?;
         self.prune()?;
         Ok(name)
+    }
+
+    /// Removes what attempts have left that were never finished. Each gets another name first, so
+    /// that it can become no checkpoint meanwhile, nor lose files after it has become one.
+    fn remove_left(&self) -> Outcome<()> {
+        let gone = |outcome: io::Result<()>| match outcome {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        };
+        for name in self.names()? {
+            let left = self.folder.join(&name);
+            let removing = match name.strip_prefix(WRITING) {
+                Some(rest) => self.folder.join(format!("{REMOVING}{rest}")),
+                None if name.starts_with(REMOVING) => left.clone(),
+                None => continue,
+            };
+            let renamed = gone(fs::rename(&left, &removing));
+            renamed
+                .and_then(|()| gone(fs::remove_dir_all(&removing)))
+                .map_err(|error| wrong(&left, error))?;
+        }
+        Ok(())
     }
 
     /// The name of the newest checkpoint.

@@ -33,7 +33,7 @@ pub(super) struct Exchange {
     /// Before the registration of the boxes, so dropped first: the links use these.
     peers: Vec<Peer>,
     _opened: Option<OpenedBoxes>,
-    /// How many calls had begun at the last look, by slots and otherwise.
+    /// The last call by slots that was recorded, and how many others had begun at the last look.
     begun: u64,
     others: u64,
     stall: Stall,
@@ -87,16 +87,16 @@ impl Exchange {
     /// Records the call under way, for comparisons with the other ranks' calls.
     fn record(&mut self, others: &Others, parent: &Watch) {
         let calls = self.slots.calls();
-        // Of a call by slots that has ended the words are not known. If another call has begun
-        // since the last look, it may be a later one, and so the number is not known.
-        let is_known = calls.begun > calls.ended && self.others == others.begun;
-        if self.begun != calls.begun && is_known {
+        // Of a call by slots that has ended the words are not known. Calls by pieces before one
+        // under way are counted, and none behind it has rung.
+        if self.begun != calls.begun && calls.begun > calls.ended {
             parent.record_on_device(others.begun + calls.begun, calls.words);
+            self.begun = calls.begun;
         }
         if let Some(last) = others.last.filter(|_| self.others != others.begun) {
             parent.record_on_device(others.begun + others.before, last.words);
         }
-        (self.begun, self.others) = (calls.begun, others.begun);
+        self.others = others.begun;
     }
 
     /// Tells the other ranks for whom a call waits, if it does not progress.
@@ -190,11 +190,12 @@ impl Exchange {
         calls.begun == calls.ended && self.peers.iter().all(Peer::is_met)
     }
 
-    /// Whether peers may need something of this rank.
+    /// Whether peers may need something of this rank. It does not wait for ranks that have not
+    /// come to a call whose data they have.
     pub(super) fn serves(&self) -> bool {
         let calls = self.slots.calls();
         let mut peers = self.peers.iter().filter(|peer| !peer.has_ended());
-        peers.any(|peer| calls.begun > calls.ended || !peer.is_met())
+        peers.any(|peer| calls.begun > calls.ended || !peer.is_passed())
     }
 
     /// Whether a kernel has given up.

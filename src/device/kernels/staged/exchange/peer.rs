@@ -186,12 +186,21 @@ impl Peer {
         if self.ended.is_some() {
             return !self.lacks() && proxy.progress().all(|lane| self.is_consumed(lane.lane));
         }
+        self.is_passed() && self.are_consumed()
+    }
+
+    /// Whether this rank has given and taken all that the calls that have begun need: the peer may
+    /// not have come to them yet.
+    pub(super) fn is_passed(&self) -> bool {
+        let Some(proxy) = self.proxy.as_ref().filter(|_| self.ended.is_none()) else {
+            return self.is_met();
+        };
         let wanted = self.packets_wanted();
         proxy.carrier().is_flushed()
             // Slots of the peer's next call may have come.
             && proxy.packets() == wanted
             && proxy.carrier().packets() >= wanted
-            && self.are_consumed()
+            && !self.lacks()
             && proxy.progress().all(|lane| lane.consumed == self.wanted(lane.lane))
     }
 
