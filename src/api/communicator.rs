@@ -349,19 +349,8 @@ impl Communicator {
     /// [`Error::Failed`], which names the rank that has ended.
     pub fn check_all_ranks(&self) -> Result<(), Error> {
         self.check()?;
-        let watch = &self.inner.watch;
-        if let Some(fault) = watch.latent() {
-            return Err(Error::Failed(fault));
-        }
-        let left = (0..self.size() as u32).find_map(|rank| Some((rank, watch.left(rank)?)));
-        left.map_or(Ok(()), |(rank, leave)| {
-            Err(Error::Failed(Arc::new(Fault::Left {
-                rank: watch.member(rank),
-                last_sequence: leave.last_sequence,
-                sequence: leave.last_sequence + 1,
-                words: "a wait outside of this library".to_owned(),
-            })))
-        })
+        let ended = self.inner.watch.latent();
+        ended.map_or(Ok(()), |fault| Err(Error::Failed(fault)))
     }
 
     /// The orderly end: waits until all ranks have called it, and operations whose handles were

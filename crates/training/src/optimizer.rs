@@ -13,9 +13,9 @@ pub trait Optimizer {
     /// is 0 at first.
     fn states(&self) -> &[&str];
 
-    /// Changes a part of a tensor. This is the `updates`-th change of its parameters; the first is
-    /// 1. A step whose gradients were not finite changes nothing, and is not counted. All slices
-    /// have one length; `states` has one for each of [`states`](Self::states).
+    /// Changes a part of a tensor, in the `updates`-th change of its parameters, counted from 1. A
+    /// step whose gradients were not finite changes nothing, and is not counted. All slices have
+    /// one length; `states` has one for each of [`states`](Self::states).
     fn update(
         &self,
         updates: u64,

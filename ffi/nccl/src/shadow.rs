@@ -60,7 +60,12 @@ impl Shadow {
         *own = Some(handle.expose_provenance());
         // An abort may have come after the last look: the handle is then this value's to end, and
         // nobody's to use.
-        comm.check_all_ranks()?;
+        if self.is_aborted.load(Ordering::Relaxed) {
+            return Err(Failure::new(
+                Kind::Usage,
+                "the communicator was aborted while one of NCCL's was made",
+            ));
+        }
         Ok(handle)
     }
 

@@ -56,9 +56,9 @@ impl Checkpoints {
 
     /// Makes the folder for a checkpoint that is being written, and removes what is left of those
     /// that were never finished. Returns its name, which no other attempt has: a rank 0 that was
-    /// left behind in one may wake up, and must not end this one. A step before the newest one is refused: it is of another run, and
-    /// would be the first to be removed. So is a folder that another run has locked; `run` names
-    /// this one.
+    /// left behind in one may wake up, and must not end this one. A step before the newest one is
+    /// refused: it is of another run, and would be the first to be removed. So is a folder that
+    /// another run has locked; `run` names this one.
     pub(super) fn prepare(&self, step: u64, run: &str) -> Outcome<String> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| wrong(folder, error))?;
