@@ -223,7 +223,12 @@ pub(crate) fn pass_many(
                 let mut is_done = false;
                 // The peer may still wait for something.
                 while done.load(Ordering::Acquire) < 2 {
-                    proxy.turn().unwrap();
+                    let turned = proxy.turn();
+                    // Then the peer may be gone before this end looks again.
+                    if done.load(Ordering::Acquire) == 2 {
+                        break;
+                    }
+                    turned.unwrap();
                     let mut lanes = proxy.progress();
                     if !is_done && lanes.all(|lane| lane.sent == SLOTS && lane.consumed == SLOTS) {
                         is_done = true;

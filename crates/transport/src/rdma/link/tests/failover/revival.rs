@@ -100,10 +100,11 @@ fn look_until(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
     }
 }
 
-/// Makes both ends drop the first rail, and waits until both have confirmed it.
-fn drop_at_both(ends: &[End; 2]) {
+/// Makes both ends drop the first rail, and waits until both have confirmed it. They have dropped
+/// `before` rails before.
+fn drop_at_both(ends: &[End; 2], before: u64) {
     drop_first(&ends[0].0);
-    look_until(&cores(ends), |rails| rails.dropped == 1);
+    look_until(&cores(ends), |rails| rails.dropped == before + 1);
     ends[0].0.core.lock().look_around();
 }
 
@@ -133,7 +134,7 @@ fn a_rail_that_fails_its_try_is_tried_again() {
     let Some(sides) = severable(2) else { return };
     let mut ends = ends(&sides, ONE_SLOT);
     let cores = cores(&ends);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     let cut = Cut::new();
     // At both ends: the one that starts attempts, and the one that responds.
     for is_tried in [true, false] {
@@ -164,7 +165,7 @@ fn a_rail_returns_between_ends_that_look_rarely() {
     let sides = sides(2);
     let ends = ends(&sides, ONE_SLOT);
     let cores = cores(&ends);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     let is_tried = || {
         cores
             .each_ref()
@@ -193,7 +194,7 @@ fn no_rail_is_tried_between_ends_that_nobody_polls() {
     let sides = sides(2);
     let ends = ends(&sides, ONE_SLOT);
     let cores = cores(&ends);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         for core in &cores {
@@ -213,7 +214,7 @@ fn a_try_that_the_last_poll_began_ends_when_nobody_polls() {
     let cores = cores(&ends);
     // A try whose queue pair is made at once is offered at once, too, and goes on.
     for round in 1..10 {
-        drop_at_both(&ends);
+        drop_at_both(&ends, round - 1);
         let first = cores.iter().find(|core| core.lock().dead()[0].is_first());
         let mut core = first.unwrap().lock();
         let until = soon();
@@ -242,7 +243,7 @@ fn a_try_that_the_last_poll_began_ends_when_nobody_polls() {
 fn a_peer_that_does_not_answer_holds_up_nothing() {
     let sides = sides(2);
     let mut ends = ends(&sides, ONE_SLOT);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         ends[0].0.core.lock().look_around();
@@ -261,7 +262,7 @@ fn a_peer_that_goes_while_a_rail_is_tried_is_noticed() {
     let sides = sides(2);
     for looks in [0, 1, 3, 6] {
         let ends = ends(&sides, ONE_SLOT);
-        drop_at_both(&ends);
+        drop_at_both(&ends, 0);
         let [(tx, mut rx), other] = ends;
         let is_tried = || {
             other
@@ -299,7 +300,7 @@ fn a_peer_that_goes_while_a_rail_is_tried_is_noticed() {
 fn a_peer_that_goes_before_it_agrees_is_noticed() {
     let Some(sides) = cabled(2) else { return };
     let ends = ends(&sides, ONE_SLOT);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     // Both the first end's greeting and its device's acknowledgement of the other greeting are
     // slow.
     let late = Impaired::new(&["r0a"], ["delay", "500ms"]);
@@ -352,7 +353,7 @@ fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
     let mut from = Lot::filled(sides[0].0.registry(), BYTES);
     let lent = from.memory.clone();
     let mut to = Lot::new(sides[1].0.registry(), BYTES);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     agree_at_first(&ends);
     lend(&mut ends[0].0, &from.memory, 9);
     // Time for the verdict to arrive.
@@ -384,7 +385,7 @@ fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
 fn a_rail_does_not_return_when_nothing_can_be_agreed() {
     let sides = sides(2);
     let mut ends = ends(&sides, ONE_SLOT);
-    drop_at_both(&ends);
+    drop_at_both(&ends, 0);
     let stream = Arc::clone(&ends[0].0.core.lock().control().stream);
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     let until = Instant::now() + Duration::from_secs(3);
