@@ -175,6 +175,26 @@ fn publish(outbox: &PostBox, slot: Slot) {
     published.store(slot.number, Ordering::Release);
 }
 
+/// Passes so many slots of each lane, and goes on until both ends are done: the peer may still wait
+/// for something.
+fn pass_until_done(mut proxy: Proxy<impl Carrier>, slots: u64, done: &AtomicUsize) {
+    let mut is_done = false;
+    while done.load(Ordering::Acquire) < 2 {
+        let turned = proxy.turn();
+        // Then the peer may be gone before this end looks again.
+        if done.load(Ordering::Acquire) == 2 {
+            break;
+        }
+        turned.unwrap();
+        let mut lanes = proxy.progress();
+        if !is_done && lanes.all(|lane| lane.sent == slots && lane.consumed == slots) {
+            is_done = true;
+            done.fetch_add(1, Ordering::AcqRel);
+        }
+        yield_now();
+    }
+}
+
 /// Many slots of several lanes, both ways at once. Kernels fill a slot again as soon as it is sent,
 /// and consume slots in their order, in which they need not arrive. Meanwhile this thread does
 /// something else.
@@ -217,26 +237,9 @@ pub(crate) fn pass_many(
                     }
                 }
             });
-            let mut proxy = Proxy::new(end.outbox, inbox, end.carrier, 0..LANES);
+            let proxy = Proxy::new(end.outbox, inbox, end.carrier, 0..LANES);
             let done = &done;
-            scope.spawn(move || {
-                let mut is_done = false;
-                // The peer may still wait for something.
-                while done.load(Ordering::Acquire) < 2 {
-                    let turned = proxy.turn();
-                    // Then the peer may be gone before this end looks again.
-                    if done.load(Ordering::Acquire) == 2 {
-                        break;
-                    }
-                    turned.unwrap();
-                    let mut lanes = proxy.progress();
-                    if !is_done && lanes.all(|lane| lane.sent == SLOTS && lane.consumed == SLOTS) {
-                        is_done = true;
-                        done.fetch_add(1, Ordering::AcqRel);
-                    }
-                    yield_now();
-                }
-            });
+            scope.spawn(move || pass_until_done(proxy, SLOTS, done));
         }
         meanwhile();
     });
