@@ -82,7 +82,8 @@ impl Compute for Divided {
         let size = job.dtype.size();
         let bytes = job.count * size;
         if !job.divides || self.helpers.count() == 0 || bytes < 2 * LEAST_PART {
-            // SAFETY: the caller promises this of the job, which is passed on as it is.
+            // SAFETY: the caller promises the conditions of `start` for the job, and `cpu` gets the
+            // same job.
             return unsafe { self.cpu.start(job) };
         }
         let each = self.helpers.part(bytes, LEAST_PART) / size;

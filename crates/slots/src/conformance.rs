@@ -175,7 +175,7 @@ fn publish(outbox: &PostBox, slot: Slot) {
     published.store(slot.number, Ordering::Release);
 }
 
-/// Passes so many slots of each lane, and goes on until both ends are done: the peer may still wait
+/// Passes `slots` slots of each lane, and goes on until both ends are done: the peer may still wait
 /// for something.
 fn pass_until_done(mut proxy: Proxy<impl Carrier>, slots: u64, done: &AtomicUsize) {
     let mut is_done = false;

@@ -247,7 +247,7 @@ impl Outbox {
         (0..self.sockets.len()).try_for_each(|socket| self.write_to(socket))
     }
 
-    /// The sockets that would take more of what they have to send later.
+    /// The sockets with unsent bytes, which may take more of them later.
     pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<dyn Stream>> {
         // One that is lost is always ready.
         let is_blocked = |socket: &&Outgoing| !socket.queue.is_empty() && socket.lost.is_none();
@@ -411,7 +411,7 @@ impl Outbox {
         let Some(error) = ended_by("send", error) else {
             return Ok(());
         };
-        // The kernel may refuse what it is given, and keep the connection.
+        // The kernel may refuse the bytes, and keep the connection.
         if !self.retains || self.sockets[socket].stream.silence().is_ok() {
             return Err(error);
         }

@@ -214,7 +214,7 @@ impl Upkeep for Link {
         let mut rails = self.rails.lock();
         rails.listen();
         let silent: Vec<_> = rails.all.iter().map(Rail::is_silent).collect();
-        // A sender has the outbox during its system calls: who asks for rails does not wait for it.
+        // A sender locks the outbox during its system calls: a question about rails must not wait.
         drop(rails);
         let mut outbox = self.outbox.lock();
         outbox.heed(&silent);
