@@ -30,6 +30,7 @@ struct Block {
     number: u64,
     start: u64,
     bytes: usize,
+    is_of_host: bool,
     regions: Vec<MemoryRegion>,
 }
 
@@ -40,6 +41,8 @@ pub struct Keys {
     pub local: u32,
     /// For requests of peers.
     pub remote: u32,
+    /// Whether the processor reads the memory, too: only then a request may be inline.
+    pub is_of_host: bool,
 }
 
 /// Memory to register.
@@ -131,6 +134,7 @@ impl Registry {
             number,
             start,
             bytes,
+            is_of_host: matches!(memory, RegisteredMemory::Host { .. }),
             regions,
         });
         Ok(Registration {
@@ -149,7 +153,21 @@ impl Registry {
         Some(Keys {
             local: region.lkey(),
             remote: region.rkey(),
+            is_of_host: block.is_of_host,
         })
+    }
+
+    /// Why the devices do not all register dma-bufs; `None` if they do.
+    pub fn lacks_dmabufs(&self) -> Option<String> {
+        let lacks = |domain: &ProtectionDomain| match domain.takes_dmabufs() {
+            Ok(true) => None,
+            Ok(false) => Some(format!(
+                "the driver of {} registers no dma-bufs",
+                domain.context().name()
+            )),
+            Err(error) => Some(error.to_string()),
+        };
+        self.domains.iter().find_map(lacks)
     }
 
     fn take(&self, number: u64) -> Option<Block> {

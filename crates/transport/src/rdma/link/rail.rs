@@ -56,6 +56,15 @@ pub(super) struct Rail {
     pub(super) plan: Arc<Plan>,
 }
 
+/// One write of a put.
+#[derive(Debug)]
+pub(super) struct PutRequest {
+    pub(super) piece: Piece,
+    pub(super) to: Remote,
+    /// Whether the processor reads the piece, as it must for an inline request.
+    pub(super) may_be_inline: bool,
+}
+
 /// The last request that succeeded, and the last that ended in any way; 0 for none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ended {
@@ -208,13 +217,13 @@ impl Rail {
     ///
     /// # Safety
     /// The pieces stay unchanged until the last request has ended, or the queue pair is destroyed.
-    pub(super) unsafe fn put(&mut self, requests: &[(Piece, Remote)]) -> Result<(), Error> {
+    pub(super) unsafe fn put(&mut self, requests: &[PutRequest]) -> Result<(), Error> {
         let last = self.posted + requests.len() as u64;
         let most_inline = self.pair.most_inline();
         let mut batch = self.pair.batch();
-        for (id, (piece, to)) in (self.posted + 1..).zip(requests) {
+        for (id, put) in (self.posted + 1..).zip(requests) {
             let mut request = Request::new(id);
-            if piece.bytes() as usize <= most_inline {
+            if put.may_be_inline && put.piece.bytes() as usize <= most_inline {
                 request = request.inline();
             }
             if id == last {
@@ -223,7 +232,7 @@ impl Rail {
             // SAFETY: the piece stays unchanged until the last request has ended, by when this one
             // has, or the queue pair is destroyed: this function requires that. The device checks
             // by the piece's key that it is registered.
-            unsafe { batch.write(request, &[*piece], *to)? };
+            unsafe { batch.write(request, &[put.piece], put.to)? };
         }
         let posted = batch.post();
         self.posted += match &posted {

@@ -33,6 +33,7 @@ fn memory_has_its_own_keys_in_each_domain() {
     let keys = |start, bytes, domain| registry.keys(start, bytes, domain);
     let [first, second] = [0, 1].map(|domain| keys(start, PAGE, domain).unwrap());
     assert_ne!(first, second);
+    assert!(first.is_of_host && second.is_of_host);
     assert_eq!(keys(start + 5, 7, 0), Some(first));
     assert_eq!(keys(start, PAGE, 2), None);
     registration.deregister().unwrap();
@@ -86,9 +87,21 @@ fn a_dmabuf_is_known_by_the_addresses_of_its_mapping() {
         (0x3_0010, 70_000, 0x7000_0010)
     );
     assert_eq!(seen.fd, Some(file.as_raw_fd()));
-    assert!(registry.keys(0x7000_0010 + 69_999, 1, 0).is_some());
+    let last = registry.keys(0x7000_0010 + 69_999, 1, 0).unwrap();
+    assert!(!last.is_of_host);
     assert!(registry.keys(0x7000_0010 + 69_999, 2, 0).is_none());
     assert!(registry.keys(0x3_0010, 1, 0).is_none());
+}
+
+#[test]
+fn a_device_that_takes_no_dmabufs_is_named() {
+    let registry = registry(2);
+    assert_eq!(registry.lacks_dmabufs(), None);
+    testing::refuse_dmabufs(libc::EOPNOTSUPP);
+    let said = registry.lacks_dmabufs();
+    testing::refuse_dmabufs(0);
+    let said = said.unwrap();
+    assert!(said.contains("registers no dma-bufs"), "{said}");
 }
 
 #[test]

@@ -9,12 +9,13 @@
 
 use std::collections::VecDeque;
 
-use spark_ccl_verbs::{Piece, Remote};
+use spark_ccl_verbs::Piece;
 
 use super::{Core, Rail, UNRESERVED, unload};
 use crate::rdma::Registry;
 use crate::rdma::link::opened::Opened;
 use crate::rdma::link::order::Load;
+use crate::rdma::link::rail::PutRequest;
 use crate::{LinkError, PUT_PARTS, PutPart};
 
 /// The puts of an end of a link.
@@ -277,11 +278,14 @@ impl Put {
         index: usize,
         registry: &Registry,
         opened: &[Opened],
-    ) -> Option<Vec<(Piece, Remote)>> {
+    ) -> Option<Vec<PutRequest>> {
         let request = |part: &PutPart| {
             let keys = rail.plan.keys(registry, part.from, part.bytes as usize)?;
-            let piece = Piece::new(part.from, part.bytes, keys.local);
-            Some((piece, opened[part.range].place(part, index)))
+            Some(PutRequest {
+                piece: Piece::new(part.from, part.bytes, keys.local),
+                to: opened[part.range].place(part, index),
+                may_be_inline: keys.is_of_host,
+            })
         };
         self.parts.iter().map(request).collect()
     }

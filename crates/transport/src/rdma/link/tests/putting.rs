@@ -200,6 +200,56 @@ fn what_is_not_opened_is_not_written() {
     assert_eq!(from.end.0.rails().in_use, 1);
 }
 
+/// Memory of a dma-buf has no mapping here: a device alone reads a short part, too.
+#[test]
+fn the_processor_reads_no_dmabuf() {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    const ADDRESS: u64 = 0x7000_0000;
+    const BYTES: u32 = 64;
+    // A port refuses a file.
+    if is_on_ports() {
+        return;
+    }
+    let sides = sides(1);
+    let [mut from, to] = putters(&sides);
+    let file = tempfile::tempfile().unwrap();
+    file.write_all_at(&[7; BYTES as usize], 0).unwrap();
+    let memory = RegisteredMemory::DmaBuf {
+        fd: file.as_fd(),
+        offset: 0,
+        start: NonNull::new(std::ptr::without_provenance_mut(ADDRESS as usize)).unwrap(),
+        bytes: BYTES as usize,
+    };
+    let registry = sides[0].0.registry();
+    // SAFETY: this process has no mapping of the file.
+    let _registration = unsafe { registry.register(memory, Reach::Source) }.unwrap();
+    from.source.fill(1);
+    let part = |from, bytes, at| PutPart {
+        from,
+        bytes,
+        range: 0,
+        at,
+    };
+    let flag = from.source.place(1).as_ptr() as u64;
+    // SAFETY: nothing writes the parts.
+    let put = unsafe { from.end.0.put(&[part(ADDRESS, BYTES, 8), part(flag, 8, 0)]) };
+    assert_eq!(put.unwrap(), Some(1));
+    let until = soon();
+    while to.target.words[0].load(Ordering::Acquire) != value(1, 0) {
+        assert!(Instant::now() < until, "the put does not arrive");
+        from.poll().unwrap();
+    }
+    device_fence();
+    let bytes = to.target.words[1..9].iter();
+    assert!(
+        bytes
+            .map(|word| word.load(Ordering::Relaxed))
+            .all(|word| word == 0x0707_0707_0707_0707)
+    );
+}
+
 /// The rail that is to do puts again fails at the first, and has delivered others before.
 #[test]
 fn a_rail_that_fails_while_puts_are_done_again_ends_what_it_has_delivered() {
