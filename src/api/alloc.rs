@@ -270,7 +270,8 @@ impl Communicator {
 
 impl Inner {
     /// Registers memory that `holder` keeps, from an address on, with a length in bytes, as by
-    /// [`register`](Communicator::register), or for puts.
+    /// [`register`](Communicator::register), or for puts. Memory of a GPU has a dma-buf, from an
+    /// offset on.
     ///
     /// # Safety
     /// The memory stays where it is as long as `holder` lives. While an operation on a region of
@@ -281,6 +282,7 @@ impl Inner {
     pub(crate) unsafe fn register_held(
         &self,
         (start, bytes): (*mut u8, usize),
+        dmabuf: Option<(BorrowedFd<'_>, u64)>,
         reach: Reach,
         holder: Box<dyn Hold>,
     ) -> Segment {
@@ -288,7 +290,7 @@ impl Inner {
         // memory where it is. Only the engine lends it, and where that fails, nothing counts that a
         // device still moves. What peers may write is used only where they leave it alone (all of
         // this is this function's contract).
-        let registration = unsafe { self.plug((start, bytes), None, reach) };
+        let registration = unsafe { self.plug((start, bytes), dmabuf, reach) };
         Segment::new(start, registration, Holder::Own(holder))
     }
 

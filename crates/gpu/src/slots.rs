@@ -229,6 +229,11 @@ impl Slots {
         2 * (self.ranks() - 1) * self.shape.bytes()
     }
 
+    /// How much of the GPU's memory its slots take, in bytes.
+    pub fn device_bytes(&self) -> usize {
+        2 * (self.ranks() - 1) * self.shape.bytes_on_device()
+    }
+
     /// The plan by which all ranks do an operation on blocks of this many bytes.
     pub fn plan(&self, operation: Operation, bytes: u64) -> Plan {
         Plan::new(operation, bytes, self.ranks(), self.shape, self.least)
@@ -263,18 +268,49 @@ impl Slots {
         self.parts.boxes.get(peer).cloned().flatten()
     }
 
-    /// Of the boxes for another rank, the slots that are on the GPU: of the outbox, and then of the
-    /// inbox, from this address on, this many bytes. RDMA devices register them by the dma-buf, and
-    /// must end that before the slots are dropped. `None` if they are in the host's memory.
+    /// The slots for another rank that are on the GPU, as a dma-buf; `None` if they are in the
+    /// host's memory. They are one range, first those of the outbox, as the boxes'
+    /// [`ranges`](PostBox::ranges) say. RDMA devices that register them must end that before the
+    /// slots are dropped.
     ///
     /// # Errors
     /// The GPU or its driver exports no dma-bufs.
-    pub fn on_device(&self, peer: usize) -> Result<Option<(u64, usize, DmaBuf)>, Error> {
+    pub fn dma_buf(&self, peer: usize) -> Result<Option<DmaBuf>, Error> {
         let Some(Some(block)) = self.parts.on_device.get(peer) else {
             return Ok(None);
         };
         let bytes = 2 * self.shape.bytes_on_device();
-        Ok(Some((block.address(), bytes, block.dma_buf(bytes)?)))
+        Ok(Some(block.dma_buf(bytes)?))
+    }
+
+    /// Where its slots are.
+    pub fn placement(&self) -> Placement {
+        self.shape.placement()
+    }
+
+    /// The GPU's context.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.parts.context
+    }
+
+    /// Counts calls from 0 on again: those so far were only to prove that slots pass. Slots keep
+    /// their numbers.
+    ///
+    /// # Errors
+    /// The driver fails.
+    ///
+    /// # Safety
+    /// No call is running or enqueued, and each rank has ended the same number of them.
+    pub unsafe fn count_anew(&self) -> Result<(), Error> {
+        let stream = OwnStream::new(&self.parts.context)?;
+        // SAFETY: the number of calls is the state's first word, in memory that `self` owns, and no
+        // kernel runs that uses it (this function's contract).
+        unsafe { stream.write(self.member.state, &[0_u64])? };
+        for word in &self.parts.journal.words()[..2] {
+            // Release pairs with the loads in `calls`: no kernel writes meanwhile.
+            word.store(0, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// A number that changes as slots are passed.
@@ -468,22 +504,19 @@ fn pair(context: &Arc<CudaContext>, shape: Shape) -> Result<Pair, Error> {
         PinnedWords::new(context, words)?,
     ];
     let addresses = [both[0].address_for(context)?, both[1].address_for(context)?];
-    let [outbox, inbox] = both.map(|words| PostBox::new(Arc::new(Pinned(words)), shape));
-    let boxes = [outbox?, inbox?];
     let bytes = shape.bytes_on_device();
-    if bytes == 0 {
-        return Ok(Pair {
-            boxes,
-            slots: None,
-            addresses: Boxes::new(shape, addresses, None),
-        });
-    }
-    let slots = DeviceBlock::zeroed(context, 2 * bytes)?;
-    let at = [slots.address(), slots.address() + bytes as u64];
-    let [outbox, inbox] = boxes;
+    let slots = (bytes > 0).then(|| DeviceBlock::zeroed(context, 2 * bytes));
+    let slots = slots.transpose()?;
+    let at = slots.as_ref().map(DeviceBlock::address);
+    let at = at.map(|start| [start, start + bytes as u64]);
+    let [outbox, inbox] = both;
+    let of = |words, which: usize| {
+        let at = at.map(|both| both[which]);
+        PostBox::new(Arc::new(Pinned(words)), shape, at)
+    };
     Ok(Pair {
-        boxes: [outbox.with_slots_at(at[0]), inbox.with_slots_at(at[1])],
-        slots: Some(slots),
-        addresses: Boxes::new(shape, addresses, Some(at)),
+        boxes: [of(outbox, 0)?, of(inbox, 1)?],
+        slots,
+        addresses: Boxes::new(shape, addresses, at),
     })
 }

@@ -65,18 +65,17 @@ impl Carrier for Written<'_> {
         if self.going.len() == MOST {
             return Ok(false);
         }
-        let moves = self
-            .outbox
-            .moves(slot, payload, consumed, self.inbox.place());
-        let moves: Vec<_> = moves.collect();
+        let parts = self.outbox.parts(slot, payload, consumed);
+        let (parts, ranges): (Vec<_>, _) = (parts.collect(), self.inbox.ranges());
         let mut batch = self.pair.batch();
-        for (number, one) in moves.iter().enumerate() {
-            let (from, at) = find(self.own, one.from);
-            let from = from.piece(at..at + one.bytes).unwrap();
-            let (to, at) = find(self.peers, one.to);
-            let to: Remote = to.remote(at..at + one.bytes).unwrap();
+        for (number, part) in parts.iter().enumerate() {
+            let bytes = part.bytes as usize;
+            let (from, at) = find(self.own, part.from);
+            let from = from.piece(at..at + bytes).unwrap();
+            let (to, at) = find(self.peers, ranges[part.range].0 + part.at);
+            let to: Remote = to.remote(at..at + bytes).unwrap();
             let request = Request::new(slot.number);
-            let is_last = number + 1 == moves.len();
+            let is_last = number + 1 == parts.len();
             let request = if is_last {
                 request.signalled()
             } else {
@@ -122,12 +121,15 @@ impl Carrier for Written<'_> {
 fn registered(domain: &ProtectionDomain, slots: &Slots, peer: usize) -> Regions {
     let access = Access::REMOTE_WRITE;
     let [outbox, inbox] = slots.boxes(peer).unwrap().map(|of| {
-        let start = with_exposed_provenance_mut(of.place().start as usize);
+        let start = with_exposed_provenance_mut(of.start() as usize);
         // SAFETY: the box is mapped until the slots are dropped, after the regions. Everything
         // there is atomics.
         unsafe { domain.register(NonNull::new(start).unwrap(), of.shape().bytes(), access) }
     });
-    let (start, bytes, exported) = slots.on_device(peer).unwrap().unwrap();
+    let exported = slots.dma_buf(peer).unwrap().unwrap();
+    // The slots of both boxes are one range.
+    let [(start, own), (_, others)] = slots.boxes(peer).unwrap().map(|of| of.ranges()[1]);
+    let bytes = own + others;
     let fd = exported.descriptor.as_fd();
     // SAFETY: the memory is a GPU's, which this process does not access but by its kernels.
     let on_device = unsafe { domain.register_dmabuf(fd, exported.offset, bytes, start, access) };

@@ -10,7 +10,7 @@ pub trait Carrier: Send {
     /// Begins to move a slot's record and payload, of this many bytes, to the slot of the same
     /// number in the peer's inbox, and then to set its flag there. Also tells the peer `consumed`:
     /// how many slots of the lane were consumed here, in all. Returns false if there is no room
-    /// now. Never waits.
+    /// now. Never waits. No more than [`come`](Self::come) were consumed.
     ///
     /// # Safety
     /// The slot must have been published, and must not be written before it was
@@ -28,8 +28,19 @@ pub trait Carrier: Send {
     /// The peer cannot be reached any more.
     fn completed(&mut self) -> Result<Option<Slot>, Error>;
 
-    /// Tells the peer `total`: how many slots of the lane were consumed here, without a slot.
-    /// Returns false if there is no room now. A later total may overtake this one, or replace it.
+    /// How many slots of a lane have come, as far as credits need to know: the peer puts no other
+    /// slot in the place of one before it has a credit for it, and by then this end has seen it.
+    ///
+    /// # Errors
+    /// The peer has put a slot where none may be.
+    fn come(&mut self, lane: usize) -> Result<u64, Error> {
+        let _ = lane;
+        Ok(u64::MAX)
+    }
+
+    /// Tells the peer `total`: how many slots of the lane were consumed here, without a slot; no
+    /// more than [`come`](Self::come). Returns false if there is no room now. A later total may
+    /// overtake this one, or replace it.
     ///
     /// # Errors
     /// The peer cannot be reached any more.

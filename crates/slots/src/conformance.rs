@@ -7,13 +7,11 @@ use std::thread::yield_now;
 use spark_ccl_testing::scramble;
 
 use crate::delayed::Delayed;
-use crate::layout::{HEAD, LINE, RECORD};
-use crate::linked::tests::devices::{over_devices, over_one_device};
+use crate::layout::{FLAG, HEAD, LINE, RECORD};
+use crate::linked::tests::devices::{over_devices, over_one_device, placed_over_devices};
 use crate::linked::tests::{over_memory, over_sockets};
 use crate::written::Written;
-use crate::{
-    Carrier, Copying, Counter, Error, Memory, Placement, PostBox, Proxy, Record, Shape, Slot,
-};
+use crate::{Carrier, Copying, Counter, Error, Memory, Placement, PostBox, Proxy, Shape, Slot};
 
 /// The words of a line, which begins at a multiple of its length.
 #[derive(Default)]
@@ -36,14 +34,10 @@ pub(crate) fn plain(shape: Shape) -> PostBox {
     // What would be on a GPU is behind the box.
     let all = bytes + shape.bytes_on_device();
     let lines = (0..all.div_ceil(LINE)).map(|_| Line::default());
-    let made = PostBox::new(Arc::new(Plain(lines.collect())), shape).unwrap();
-    match shape.placement() {
-        Placement::Host => made,
-        Placement::Device => {
-            let at = made.place().start + bytes as u64;
-            made.with_slots_at(at)
-        }
-    }
+    let memory = Plain(lines.collect());
+    let behind = memory.words().as_ptr().expose_provenance() as u64 + bytes as u64;
+    let on_device = (shape.placement() == Placement::Device).then_some(behind);
+    PostBox::new(Arc::new(memory), shape, on_device).unwrap()
 }
 
 /// A rank's end of a pair.
@@ -61,6 +55,9 @@ impl Carrier for Box<dyn Carrier> {
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
         (**self).completed()
+    }
+    fn come(&mut self, lane: usize) -> Result<u64, Error> {
+        (**self).come(lane)
     }
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
         (**self).give_credit(lane, total)
@@ -128,14 +125,16 @@ fn pair(
     })
 }
 
-const MAKES: [Make; 7] = [
+const MAKES: [Make; 9] = [
     copying,
     delayed,
     written,
+    placed,
     over_memory,
     over_sockets,
     over_one_device,
     over_devices,
+    placed_over_devices,
 ];
 
 /// The expected word at a place of a slot's payload.
@@ -143,29 +142,35 @@ fn word_of(slot: Slot, place: usize) -> u64 {
     scramble(slot.number, (slot.lane << 32 | place) as u64)
 }
 
+/// Where a slot is, wherever slots are, counted from the start of the box.
+fn place(of: &PostBox, slot: Slot) -> usize {
+    (of.slots_at() - of.start()) as usize + of.shape().whole_slot(slot)
+}
+
 /// Fills a slot, as a kernel does.
 pub(crate) fn fill(outbox: &PostBox, slot: Slot, length: usize) {
-    let at = outbox.shape().slot(slot);
     let word = |at: usize, value| outbox.word_at(at).store(value, Ordering::Relaxed);
-    word(at + RECORD, slot.number);
-    word(at + RECORD + 40, length as u64);
-    for place in 0..length / 8 {
-        word(at + HEAD + 8 * place, word_of(slot, place));
+    let record = outbox.shape().slot(slot) + RECORD;
+    word(record, slot.number);
+    word(record + 40, length as u64);
+    for at in 0..length / 8 {
+        word(place(outbox, slot) + HEAD + 8 * at, word_of(slot, at));
     }
 }
 
 /// Whether a slot has come. Checks that it has the sent contents.
 pub(crate) fn take(inbox: &PostBox, slot: Slot) -> bool {
+    let start = place(inbox, slot);
     // Acquire pairs with the carrier's release, as in the kernel.
-    if inbox.flag(slot).load(Ordering::Acquire) != slot.number {
+    if inbox.word_at(start + FLAG).load(Ordering::Acquire) != slot.number {
         return false;
     }
-    let Record { call, length, .. } = inbox.record(slot);
+    let word = |at: usize| inbox.word_at(start + at).load(Ordering::Relaxed);
+    let [call, length] = [RECORD, RECORD + 40].map(word);
     assert_eq!(call, slot.number);
-    let at = inbox.shape().slot(slot) + HEAD;
-    for place in 0..length as usize / 8 {
-        let seen = inbox.word_at(at + 8 * place).load(Ordering::Relaxed);
-        assert_eq!(seen, word_of(slot, place), "{slot:?}, word {place}");
+    for at in 0..length as usize / 8 {
+        let seen = word(HEAD + 8 * at);
+        assert_eq!(seen, word_of(slot, at), "{slot:?}, word {at}");
     }
     true
 }

@@ -1,5 +1,6 @@
 //! The errors of boxes and carriers.
 
+use crate::layout::Placement;
 use crate::slot::Counter;
 
 /// An error of boxes or carriers.
@@ -25,6 +26,14 @@ pub enum Error {
         bytes: usize,
         /// The bytes of the box.
         needed: usize,
+    },
+    /// The address of a box's slots does not fit their placement.
+    #[error("slots whose placement is {placement:?} have the address {on_device:x?} on a GPU")]
+    Placement {
+        /// Where the shape has them.
+        placement: Placement,
+        /// The address on a GPU that the box was given.
+        on_device: Option<u64>,
     },
     /// A kernel has published a slot of impossible length.
     #[error(

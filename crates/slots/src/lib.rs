@@ -34,8 +34,9 @@ mod linked;
 mod memory;
 #[cfg(all(test, loom))]
 mod model;
-mod moves;
 mod packets;
+#[cfg(not(all(test, loom)))]
+mod parts;
 mod plan;
 #[cfg(all(test, not(loom)))]
 mod played;
@@ -54,8 +55,7 @@ pub use error::Error;
 pub use layout::{MAX_DEPTH, Placement, Shape};
 #[cfg(not(all(test, loom)))]
 pub use linked::{Heard, Linked};
-pub use memory::{Memory, Place, PostBox};
-pub use moves::Move;
+pub use memory::{Memory, PostBox};
 pub use plan::{Kernel, Plan};
 #[cfg(not(all(test, loom)))]
 pub use proxy::{Progress, Proxy};
@@ -68,13 +68,14 @@ pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");
 
 /// The sources that must be the same on all ranks: kernels, plans, places in a box, and the
 /// messages of links.
-pub const ALIKE: [&[u8]; 9] = [
+pub const ALIKE: [&[u8]; 10] = [
     include_bytes!("../kernels/manifest.json"),
     include_bytes!("plan.rs"),
     include_bytes!("schedule.rs"),
     include_bytes!("route.rs"),
     include_bytes!("layout.rs"),
-    include_bytes!("moves.rs"),
+    include_bytes!("memory.rs"),
+    include_bytes!("parts.rs"),
     include_bytes!("linked/incoming.rs"),
     include_bytes!("linked/outgoing.rs"),
     include_bytes!("linked/tag.rs"),

@@ -5,7 +5,7 @@
 //! the peer has said by its first message where that is: the same bytes, and then the slot's flag.
 //! They are put both ways or neither: a peer that is not to put them says nothing by that message.
 //! The peer's processor has no part in it. This carrier looks into the inbox to learn what has
-//! come.
+//! come. Slots on a GPU can only be put.
 
 mod heard;
 mod incoming;
@@ -39,7 +39,8 @@ impl Linked {
     /// have.
     ///
     /// # Errors
-    /// The boxes are too large for the tags of messages.
+    /// The boxes are too large for the tags of messages, or have slots on a GPU, and the link's
+    /// devices do not put slots from there.
     ///
     /// # Safety
     /// As long as it lives, it is the only carrier of these boxes: no other one writes the inbox,
@@ -58,7 +59,7 @@ impl Linked {
                 payload: shape.payload(),
             });
         }
-        let outgoing = Outgoing::new(tx, part, outbox, &inbox);
+        let outgoing = Outgoing::new(tx, part, outbox, &inbox)?;
         Ok(Self {
             incoming: Incoming::new(rx, part, inbox, outgoing.opens()),
             outgoing,
@@ -90,14 +91,19 @@ impl Linked {
         self.incoming.packets()
     }
 
-    /// How many slots of a lane have come.
-    pub fn come(&self, lane: usize) -> u64 {
+    /// How many slots of a lane have come, as far as was looked.
+    pub fn seen(&self, lane: usize) -> u64 {
         self.incoming.come(lane)
     }
 
     /// The last slot of the peer's first lane, or of its packets, that has come.
     pub fn heard(&self) -> Option<Heard> {
         self.incoming.heard()
+    }
+
+    /// Forgets [`heard`](Self::heard): the ranks count their calls anew.
+    pub fn forget_heard(&mut self) {
+        self.incoming.forget_heard();
     }
 
     /// Whether everything that this carrier was given has been passed to the operating system, and
@@ -132,7 +138,6 @@ impl Carrier for Linked {
         if !(self.may_post)() {
             return Ok(false);
         }
-        self.incoming.look_at(slot.lane)?;
         // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
         // returned it, which is after the link has taken all of it, or the put has ended: the
         // caller of this `post` has promised both.
@@ -149,8 +154,13 @@ impl Carrier for Linked {
         Ok(self.outgoing.completed())
     }
 
-    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
+    /// Looks for slots that were put into the inbox.
+    fn come(&mut self, lane: usize) -> Result<u64, Error> {
         self.incoming.look_at(lane)?;
+        Ok(self.incoming.come(lane))
+    }
+
+    fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
         Ok(self.outgoing.give_credit(lane, total))
     }
 

@@ -3,20 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-#[cfg(not(all(test, loom)))]
-use spark_ccl_transport::PutPart;
-
 use crate::layout::{CREDIT, FLAG, HEAD, RECORD};
 use crate::{Counter, Error, Placement, Record, Shape, Slot};
-
-/// Where a box is, and its first slot, which may be on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// The box, in memory of the host.
-    pub start: u64,
-    /// Its first slot.
-    pub slots: u64,
-}
 
 /// Memory of the host that kernels, carriers and peers reach.
 ///
@@ -38,39 +26,45 @@ pub struct PostBox {
 }
 
 impl PostBox {
-    /// A box in memory that nothing else uses.
+    /// A box in memory that nothing else uses. A shape whose slots are [on a
+    /// GPU](Placement::Device) needs their address there, and another shape has none; these are all
+    /// 0 at first, too.
     ///
     /// # Errors
-    /// The memory is too small.
-    pub fn new(memory: Arc<dyn Memory>, shape: Shape) -> Result<Self, Error> {
+    /// The memory is too small, or there is an address of slots where the shape has none, or none
+    /// where it has some.
+    pub fn new(
+        memory: Arc<dyn Memory>,
+        shape: Shape,
+        on_device: Option<u64>,
+    ) -> Result<Self, Error> {
         let (bytes, needed) = (size_of_val(memory.words()), shape.bytes());
         if bytes < needed {
             return Err(Error::Memory { bytes, needed });
         }
-        let slots_at = start_of(&*memory) + shape.slots() as u64;
+        let placement = shape.placement();
+        if on_device.is_some() != (placement == Placement::Device) {
+            return Err(Error::Placement {
+                placement,
+                on_device,
+            });
+        }
+        let within = start_of(&*memory) + shape.slots() as u64;
         Ok(Self {
             memory,
             shape,
-            slots_at,
+            slots_at: on_device.unwrap_or(within),
         })
     }
 
-    /// The same, with slots from an address of the GPU on, which are all 0: for a shape whose slots
-    /// are [there](Placement::Device).
-    #[must_use]
-    pub fn with_slots_at(self, address: u64) -> Self {
-        Self {
-            slots_at: address,
-            ..self
-        }
+    /// The address of the box.
+    pub fn start(&self) -> u64 {
+        start_of(&*self.memory)
     }
 
-    /// Where the box and its slots are, for carriers that write there.
-    pub fn place(&self) -> Place {
-        Place {
-            start: start_of(&*self.memory),
-            slots: self.slots_at,
-        }
+    /// The address of its first slot.
+    pub fn slots_at(&self) -> u64 {
+        self.slots_at
     }
 
     /// Its shape.
@@ -139,32 +133,6 @@ impl PostBox {
         // long as the box. Nobody writes them as long as the result is borrowed (this function's
         // contract).
         unsafe { std::slice::from_raw_parts(start, bytes) }
-    }
-
-    /// The start and length of the memory of all slots, without counters and packets.
-    #[cfg(not(all(test, loom)))]
-    pub fn slots(&self) -> (*mut u8, usize) {
-        let (start, end) = (self.shape.slots(), self.shape.packets());
-        (self.bytes(start), end - start)
-    }
-
-    /// How a filled slot is put into the [slots](Self::slots) of an inbox of the same shape: first
-    /// credit, record and payload, then the flag, which this sets in the outbox for that.
-    #[cfg(not(all(test, loom)))]
-    pub(crate) fn parts(&self, slot: Slot, payload: usize) -> [PutPart; 2] {
-        // Relaxed: the device reads it once this thread has posted the put.
-        self.flag(slot).store(slot.number, Ordering::Relaxed);
-        let part = |offset: usize, bytes: usize| {
-            let place = self.shape.slot(slot) + offset;
-            PutPart {
-                from: self.bytes(place).addr() as u64,
-                bytes: bytes as u32,
-                range: 0,
-                at: (place - self.shape.slots()) as u64,
-            }
-        };
-        let (_, bytes) = self.contents(slot, payload);
-        [part(CREDIT, bytes), part(FLAG, size_of::<u64>())]
     }
 
     /// The room for credit, record and payload of a slot that comes from the peer.

@@ -86,7 +86,8 @@ impl Lane {
     fn give_credits(&self) {
         let mut receiving = Receiving::default();
         for _ in 0..LOOKS {
-            if let Some(total) = receiving.due(&self.consumed, 1) {
+            let total = Receiving::consumed(&self.consumed);
+            if receiving.is_due(total, 1) {
                 self.credit.store(total, Ordering::Release);
                 receiving.returned(total);
             }

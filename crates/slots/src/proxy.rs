@@ -184,11 +184,13 @@ impl Lane {
         carrier: &mut impl Carrier,
         least: u64,
     ) -> Result<bool, Error> {
-        let consumed = inbox.counter(self.number, Counter::Consumed);
-        let Some(total) = self.receiving.due(consumed, least) else {
+        let consumed = Receiving::consumed(inbox.counter(self.number, Counter::Consumed));
+        if !self.receiving.is_due(consumed, least) {
             return Ok(false);
-        };
-        let given = carrier.give_credit(self.number, total)?;
+        }
+        let total = consumed.min(carrier.come(self.number)?);
+        let given =
+            self.receiving.is_due(total, least) && carrier.give_credit(self.number, total)?;
         if given {
             self.receiving.returned(total);
         }
@@ -219,6 +221,7 @@ impl Lane {
             });
         }
         let consumed = Receiving::consumed(inbox.counter(lane, Counter::Consumed));
+        let consumed = consumed.min(carrier.come(lane)?);
         // SAFETY: `next` returns only a slot that the kernel has published, and whose place at the
         // peer is consumed. The kernel fills it again only once it has completed: everything that
         // reaches the boxes follows this protocol (contract of `Memory`).

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use spark_ccl_testing::scramble;
+use spark_ccl_transport::PutPart;
 
-use crate::{Carrier, Copying, Error, Move, Place, PostBox, Slot};
+use crate::{Carrier, Copying, Error, PostBox, Slot};
 
 /// How many slots it takes at a time.
 const ROOM: usize = 3;
@@ -16,7 +17,7 @@ pub(crate) struct Written {
     inbox: PostBox,
     /// Does the rest, which does not depend on where slots are.
     copying: Copying,
-    flying: Vec<(Slot, Vec<Move>)>,
+    flying: Vec<(Slot, Vec<PutPart>)>,
     done: Vec<Slot>,
     random: u64,
 }
@@ -43,11 +44,11 @@ impl Written {
     fn pass_time(&mut self) {
         self.random = scramble(self.random, 1);
         let any = self.random as usize % (self.flying.len() + 1);
-        let Some((slot, moves)) = self.flying.get_mut(any) else {
+        let Some((slot, parts)) = self.flying.get_mut(any) else {
             return;
         };
-        write(moves.remove(0));
-        if moves.is_empty() {
+        write(&self.inbox, parts.remove(0));
+        if parts.is_empty() {
             // What the proxies read is in the boxes, wherever the slots are.
             assert_eq!(self.inbox.record(*slot), self.outbox.record(*slot));
             let [told, own] = [&self.inbox, &self.outbox].map(|at| at.credit_with(*slot));
@@ -59,20 +60,22 @@ impl Written {
     }
 }
 
-/// Copies a part. A word, as a flag is, is stored so that a kernel which sees it sees all before
-/// it.
-fn write(one: Move) {
+/// Copies a part into the inbox. A word, as a flag is, is stored so that a kernel which sees it
+/// sees all before it.
+fn write(inbox: &PostBox, part: PutPart) {
     const WORD: usize = size_of::<AtomicU64>();
-    let from: *const u8 = std::ptr::with_exposed_provenance(one.from as usize);
-    let to: *mut u8 = std::ptr::with_exposed_provenance_mut(one.to as usize);
-    if one.bytes != WORD {
-        // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::moves`). The slot has
+    let (start, bytes) = inbox.ranges()[part.range];
+    assert!(part.at + u64::from(part.bytes) <= bytes as u64);
+    let from: *const u8 = std::ptr::with_exposed_provenance(part.from as usize);
+    let to: *mut u8 = std::ptr::with_exposed_provenance_mut((start + part.at) as usize);
+    if part.bytes as usize != WORD {
+        // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::parts`). The slot has
         // not completed, so its kernel does not write it, and the peer has consumed the one in its
         // place, so no kernel uses that before its flag.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, one.bytes) };
+        unsafe { std::ptr::copy_nonoverlapping(from, to, part.bytes as usize) };
         return;
     }
-    // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::moves`). Words of a box are
+    // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::parts`). Words of a box are
     // aligned, and used as atomics only.
     let [from, to] = unsafe { [from.cast_mut(), to].map(|at| AtomicU64::from_ptr(at.cast())) };
     // Release pairs with `acquire_long` in the kernel's `Slots::has_come`.
@@ -84,9 +87,8 @@ impl Carrier for Written {
         self.pass_time();
         let has_room = self.flying.len() < ROOM;
         if has_room {
-            let to: Place = self.inbox.place();
-            let moves = self.outbox.moves(slot, payload, consumed, to);
-            self.flying.push((slot, moves.collect()));
+            let parts = self.outbox.parts(slot, payload, consumed);
+            self.flying.push((slot, parts.collect()));
             self.give_credit(slot.lane, consumed)?;
         }
         Ok(has_room)

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, result};
 use spark_ccl_cuda::{EventPool, RecordedEvent, checked, counted_stream, make_current};
-use spark_ccl_slots::{Carrier, Copying, Error, Move, Place, PostBox, Slot};
+use spark_ccl_slots::{Carrier, Copying, Error, PostBox, Slot};
+use spark_ccl_transport::PutPart;
 
 use crate::Result;
 
@@ -15,8 +16,8 @@ const MOST: usize = 64;
 
 pub(crate) struct Driven {
     outbox: PostBox,
-    /// The peer's inbox.
-    inbox: Place,
+    /// The addresses of the ranges of the peer's inbox.
+    inbox: Vec<u64>,
     /// Does the rest, which does not depend on where slots are.
     copying: Copying,
     going: VecDeque<(Slot, RecordedEvent)>,
@@ -35,7 +36,7 @@ impl Driven {
         peer: PostBox,
     ) -> Result<Self> {
         Ok(Self {
-            inbox: inbox.place(),
+            inbox: inbox.ranges().iter().map(|range| range.0).collect(),
             copying: Copying::new(outbox.clone(), inbox, peer, Arc::default()),
             outbox,
             going: VecDeque::new(),
@@ -45,22 +46,23 @@ impl Driven {
         })
     }
 
-    fn is_on_device(&self, address: u64, place: Place) -> bool {
-        let bytes = self.outbox.shape().bytes_on_device() as u64;
-        (place.slots..place.slots + bytes).contains(&address)
+    /// Whether an address of the outbox is on the GPU.
+    fn is_on_device(&self, address: u64) -> bool {
+        let start = self.outbox.slots_at();
+        (start..start + self.outbox.shape().bytes_on_device() as u64).contains(&address)
     }
 
-    fn copy(&self, one: Move) -> std::result::Result<(), spark_ccl_cuda::Error> {
+    fn copy(&self, part: PutPart) -> std::result::Result<(), spark_ccl_cuda::Error> {
         let device = make_current(&self.context)?;
-        let Move { from, to, bytes } = one;
+        let (to, bytes) = (self.inbox[part.range] + part.at, part.bytes as usize);
         let stream = self.stream.cu_stream();
-        if self.is_on_device(from, self.outbox.place()) {
+        if self.is_on_device(part.from) {
             // SAFETY: both ranges are of the boxes, which live until the stream was waited for. The
             // slot has not completed, so that no kernel writes it; nothing uses the peer's.
-            let status = unsafe { result::memcpy_dtod_async(to, from, bytes, stream) };
+            let status = unsafe { result::memcpy_dtod_async(to, part.from, bytes, stream) };
             return checked("cuMemcpyDtoDAsync", device, status);
         }
-        let from = std::ptr::with_exposed_provenance::<u8>(from as usize);
+        let from = std::ptr::with_exposed_provenance::<u8>(part.from as usize);
         // SAFETY: the head is in the outbox, and `to` in the peer's inbox; both live until the
         // stream was waited for. Nothing writes the head before the slot has completed, and nothing
         // uses its place in the inbox before its flag.
@@ -87,10 +89,10 @@ impl Carrier for Driven {
         if self.going.len() == MOST {
             return Ok(false);
         }
-        let moves = self.outbox.moves(slot, payload, consumed, self.inbox);
-        // Nothing here reads the heads in the peer's box.
-        for one in moves.filter(|one| self.is_on_device(one.to, self.inbox)) {
-            self.copy(one).map_err(|error| failed(&error))?;
+        let parts = self.outbox.parts(slot, payload, consumed);
+        // The second range is on the GPU. Nothing here reads the heads in the peer's box.
+        for part in parts.filter(|part| part.range == 1) {
+            self.copy(part).map_err(|error| failed(&error))?;
         }
         let event = self
             .events

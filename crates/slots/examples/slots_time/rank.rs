@@ -226,11 +226,8 @@ impl Rank {
         let addresses = self.addresses();
         let of = |of: usize, which: usize| {
             let memory = Shared(Arc::clone(&self.shared.0), at(of, which));
-            let made = PostBox::new(Arc::new(memory), self.shape)?;
-            Ok::<_, spark_ccl_slots::Error>(match addresses {
-                None => made,
-                Some(of_rank) => made.with_slots_at(slots_in(of_rank[of], self.shape)[which]),
-            })
+            let on_device = addresses.map(|of_rank| slots_in(of_rank[of], self.shape)[which]);
+            PostBox::new(Arc::new(memory), self.shape, on_device)
         };
         let (rank, peer) = (self.number, 1 - self.number);
         for thread in 0..threads {

@@ -76,6 +76,10 @@ impl Incoming {
         self.heard
     }
 
+    pub(super) fn forget_heard(&mut self) {
+        self.heard = None;
+    }
+
     /// How many slots of packets have come.
     pub(super) fn packets(&self) -> u64 {
         self.packets
@@ -116,8 +120,8 @@ impl Incoming {
         Ok(has_seen)
     }
 
-    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. To be
-    /// called before the peer learns that they were consumed: it may then put others there.
+    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. The peer
+    /// learns of no slot that it was consumed before it was noted here: it then puts others there.
     pub(super) fn look_at(&mut self, lane: usize) -> Result<bool, Error> {
         if !self.is_open {
             return Ok(false);

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use spark_ccl_transport::rdma::device_fence;
-use spark_ccl_transport::{LinkTx, Sending};
+use spark_ccl_transport::{LinkTx, PutPart, Sending};
 
 use super::tag::{MOST_LANES, Tag};
-use crate::{Error, PostBox, Slot};
+use crate::{Error, Placement, PostBox, Slot};
 
 /// The sending half.
 pub(super) struct Outgoing {
@@ -21,8 +21,9 @@ pub(super) struct Outgoing {
     opens: bool,
     /// What the peer needs to put slots into this rank's inbox, until the link has taken it.
     opening: Option<Vec<u8>>,
-    /// The puts under way, each with its slot.
+    /// The puts under way, each with its slot, and the parts of the last one.
     puts: Vec<(u64, Slot)>,
+    parts: Vec<PutPart>,
     /// A slot that the link has taken in part.
     going: Option<Going>,
     /// The bytes of the last slot of packets.
@@ -52,11 +53,13 @@ struct Going {
 impl Outgoing {
     /// Slots are put where the link can do that both ways: both boxes are registered with its
     /// devices, here and at the peer.
-    pub(super) fn new(tx: Box<dyn LinkTx>, part: usize, outbox: PostBox, inbox: &PostBox) -> Self {
-        let open = |of: &PostBox| {
-            let (start, bytes) = of.slots();
-            tx.opening(&[(start.addr() as u64, bytes)])
-        };
+    pub(super) fn new(
+        tx: Box<dyn LinkTx>,
+        part: usize,
+        outbox: PostBox,
+        inbox: &PostBox,
+    ) -> Result<Self, Error> {
+        let open = |of: &PostBox| tx.opening(&of.ranges());
         let mut opening = open(inbox);
         // The link says nothing of memory that is not registered.
         let may_put = open(&outbox).is_some_and(|told| !told.is_empty());
@@ -66,11 +69,14 @@ impl Outgoing {
             told.clear();
         }
         let opens = opening.as_ref().is_some_and(|told| !told.is_empty());
+        if !opens {
+            must_put(&outbox, "this rank's devices do not")?;
+        }
         let way = match &opening {
             Some(_) => Way::Unknown,
             None => Way::Messages,
         };
-        Self {
+        Ok(Self {
             tx,
             outbox,
             part,
@@ -78,11 +84,12 @@ impl Outgoing {
             opens,
             opening,
             puts: Vec::new(),
+            parts: Vec::new(),
             going: None,
             packets: Vec::new(),
             completed: VecDeque::new(),
             ended: None,
-        }
+        })
     }
 
     /// Whether slots go as messages, as far as is known.
@@ -119,8 +126,9 @@ impl Outgoing {
         if self.opens && !told.is_empty() {
             self.tx.take_opening(told)?;
             self.way = Way::Puts;
+            return Ok(());
         }
-        Ok(())
+        must_put(&self.outbox, "the peer's devices do not")
     }
 
     /// Begins with a slot, if there is room: for a message, if no other one is going.
@@ -157,17 +165,16 @@ impl Outgoing {
         if self.ended.is_some() {
             return false;
         }
-        // Relaxed: the device reads it once this thread has posted the put.
-        let credit = self.outbox.credit_with(slot);
-        credit.store(consumed, Ordering::Relaxed);
-        let parts = self.outbox.parts(slot, payload);
+        self.parts.clear();
+        self.parts
+            .extend(self.outbox.parts(slot, payload, consumed));
         // The proxy has acquired the kernel's counter before this; here the order holds for the
         // device, too, which reads what the kernel has written.
         device_fence();
         // SAFETY: the parts are the slot's, which is not written before it has completed, as this
         // function requires: that is after the put has ended. Without that, the slot's memory is
         // kept until it was deregistered (contract of `Registry::register`).
-        match unsafe { self.tx.put(&parts) } {
+        match unsafe { self.tx.put(&self.parts) } {
             Ok(None) => false,
             Ok(Some(number)) => {
                 self.puts.push((number, slot));
@@ -300,6 +307,16 @@ impl Outgoing {
             self.completed.push_back(slot);
         }
         Ok(())
+    }
+}
+
+/// Refuses to send slots as messages that are on a GPU, where no processor reads them.
+fn must_put(outbox: &PostBox, who: &str) -> Result<(), Error> {
+    match outbox.shape().placement() {
+        Placement::Host => Ok(()),
+        Placement::Device => Err(Error::Link {
+            problem: format!("slots are in the GPU's memory, and {who} put them there"),
+        }),
     }
 }
 

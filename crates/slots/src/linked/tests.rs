@@ -179,7 +179,7 @@ fn a_slot_has_come_when_all_of_its_messages_have() {
         tx.reserve(part).unwrap().unwrap().fill(0);
         tx.commit(part, tag).unwrap();
         assert_eq!(to.completed(), Ok(None));
-        assert_eq!([0, 1].map(|lane| to.come(lane)), [0, come]);
+        assert_eq!([0, 1].map(|lane| to.seen(lane)), [0, come]);
     }
 }
 

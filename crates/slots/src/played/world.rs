@@ -282,9 +282,9 @@ impl Rank {
         let shape = ends.iter().flatten().next().unwrap().outbox.shape();
         let boxes = ends.iter().map(|end| {
             end.as_ref().map_or(Boxes::default(), |end| {
-                let both = [end.outbox.place(), end.inbox.place()];
-                let slots = both.map(|place| place.slots);
-                Boxes::new(shape, both.map(|place| place.start), Some(slots))
+                let both = [&end.outbox, &end.inbox];
+                let slots = both.map(PostBox::slots_at);
+                Boxes::new(shape, both.map(PostBox::start), Some(slots))
             })
         });
         let boxes: Vec<_> = boxes.collect();

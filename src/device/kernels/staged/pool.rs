@@ -52,7 +52,7 @@ impl Pool {
             // operation on the memory to its answer, no kernel uses the memory, and `ProxyWork` has
             // only the host engine use it. If the operation fails, its results do not count, and
             // its kernel ends only when the engine has let go of the memory (`Stage::release`).
-            unsafe { carrier.register_held((start, bytes), Reach::Lent, Box::new(words)) }
+            unsafe { carrier.register_held((start, bytes), None, Reach::Lent, Box::new(words)) }
         } else {
             // The communicator has ended: none of its calls uses the memory.
             Segment::new(start, None, Holder::Own(Box::new(words)))

@@ -1,7 +1,7 @@
 //! Slots that are put into the peer's inbox by fake RDMA devices, which move bytes late and in any
 //! order.
 
-use std::ptr::NonNull;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use spark_ccl_transport::rdma::{Reach, RegisteredMemory, Registration, Registry}
 use spark_ccl_verbs::testing;
 
 use super::*;
+use crate::Placement;
 use crate::conformance::pass_many;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -20,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct OverDevices {
     // Dropped before the registrations, and these before the memory.
     linked: Linked,
-    _registered: [Registration; 2],
+    _registered: Vec<Registration>,
     boxes: [PostBox; 2],
     /// How many rails it has dropped. Relaxed: it orders nothing else.
     dropped: Arc<AtomicU64>,
@@ -38,6 +39,9 @@ impl Carrier for OverDevices {
         self.dropped.store(dropped, Ordering::Relaxed);
         completed
     }
+    fn come(&mut self, lane: usize) -> Result<u64, Error> {
+        self.linked.come(lane)
+    }
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error> {
         self.linked.give_credit(lane, total)
     }
@@ -52,12 +56,22 @@ impl Carrier for OverDevices {
     }
 }
 
-fn register(registry: &Arc<Registry>, of: &PostBox, reach: Reach) -> Registration {
-    let (start, bytes) = of.slots();
-    let start = NonNull::new(start).unwrap();
-    // SAFETY: `OverDevices` keeps the box until the registration has ended. Peers write only slots
-    // that were consumed, which nothing uses before their flags are set.
-    unsafe { registry.register(RegisteredMemory::Host { start, bytes }, reach) }.unwrap()
+/// Registers an outbox, or an inbox.
+fn register(registry: &Arc<Registry>, of: &PostBox, reach: Reach) -> Vec<Registration> {
+    let register = |(start, bytes): (u64, usize)| {
+        let start = NonNull::new(with_exposed_provenance_mut(start as usize)).unwrap();
+        // SAFETY: `OverDevices` keeps the box until the registration has ended. Peers write only
+        // slots that were consumed, which nothing uses before their flags are set.
+        unsafe { registry.register(RegisteredMemory::Host { start, bytes }, reach) }.unwrap()
+    };
+    of.ranges().into_iter().map(register).collect()
+}
+
+/// Registers an outbox and an inbox.
+fn register_both(registry: &Arc<Registry>, [outbox, inbox]: &[PostBox; 2]) -> Vec<Registration> {
+    let mut all = register(registry, outbox, Reach::Source);
+    all.extend(register(registry, inbox, Reach::Target));
+    all
 }
 
 /// Both ends of links over this many rails.
@@ -93,8 +107,7 @@ fn links(rails: usize) -> [(Halves, Arc<Registry>); 2] {
 fn ends(shape: Shape, rails: usize, dropped: &Arc<AtomicU64>) -> [PairEnd; 2] {
     let mut carriers = links(rails).map(|(halves, registry)| {
         let boxes = [plain(shape), plain(shape)];
-        let reaches = [(0, Reach::Source), (1, Reach::Target)];
-        let registered = reaches.map(|(place, reach)| register(&registry, &boxes[place], reach));
+        let registered = register_both(&registry, &boxes);
         let [outbox, inbox] = boxes.clone();
         OverDevices {
             linked: carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap(),
@@ -130,12 +143,21 @@ pub(crate) fn over_devices(shape: Shape, _: &Arc<AtomicBool>) -> [PairEnd; 2] {
     ends(shape, 2, &Arc::default())
 }
 
+/// The same, with slots that are not in the boxes.
+pub(crate) fn placed_over_devices(shape: Shape, is_gone: &Arc<AtomicBool>) -> [PairEnd; 2] {
+    over_devices(shape.placed(Placement::Device), is_gone)
+}
+
 #[test]
 fn slots_arrive_whole_while_a_rail_fails_and_its_late_writes_arrive() {
-    for depth in [1, 3] {
+    let placements = [Placement::Host, Placement::Device];
+    for (depth, placement) in [1, 3]
+        .into_iter()
+        .flat_map(|n| placements.map(|at| (n, at)))
+    {
         let dropped = Arc::new(AtomicU64::new(0));
-        let make = |shape, _: &Arc<AtomicBool>| {
-            let ends = ends(shape, 2, &dropped);
+        let make = |shape: Shape, _: &Arc<AtomicBool>| {
+            let ends = ends(shape.placed(placement), 2, &dropped);
             testing::cut(0, true);
             ends
         };
@@ -191,49 +213,53 @@ fn slots_arrive_without_the_receivers_processor() {
 }
 
 /// The proxy learns from the inbox which slots have come, and of which call they are, also where
-/// all slots of a lane are consumed before it looks.
+/// all slots of a lane are consumed before it looks. A kernel on the GPU may see a slot before the
+/// proxy: then the credit waits, since the next slot replaces what the proxy has not seen.
 #[test]
 fn a_carrier_knows_what_was_put_into_its_inbox() {
-    let [(from_halves, from_registry), (to_halves, to_registry)] = links(1);
-    let shape = Shape::new(1, 1, 128).unwrap();
-    let end = |halves, registry: &Arc<Registry>| {
-        let boxes = [plain(shape), plain(shape)];
-        let registered = [(0, Reach::Source), (1, Reach::Target)]
-            .map(|(place, reach)| register(registry, &boxes[place], reach));
-        let [outbox, inbox] = boxes.clone();
-        let linked = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap();
-        (linked, registered, boxes)
-    };
-    let (mut from, _from_registered, [outbox, _]) = end(from_halves, &from_registry);
-    let (mut to, _to_registered, [_, inbox]) = end(to_halves, &to_registry);
-    let until = Instant::now() + PATIENCE;
-    let waits = |for_what: &str| assert!(Instant::now() < until, "{for_what} does not come");
-    for number in 1..=5 {
-        let slot = Slot { lane: 0, number };
-        fill(&outbox, slot, 8);
-        // SAFETY: the slot is written again only after it has completed; the peer has consumed the
-        // one before it.
-        while !unsafe { from.post(slot, 8, number + 10).unwrap() } {
-            waits("room for a slot");
-            from.completed().unwrap();
-            to.completed().unwrap();
-        }
-        while !take(&inbox, slot) {
-            waits("a slot");
-            std::thread::yield_now();
-        }
-        let consumed = inbox.counter(0, Counter::Consumed);
-        consumed.store(number, Ordering::Release);
-        // The kernel has consumed the slot: the credit goes before the carrier has looked.
-        while !to.give_credit(0, number).unwrap() {
-            waits("room for a credit");
-        }
-        assert_eq!((to.come(0), to.credit(0)), (number, number + 10));
-        assert_eq!(to.heard().unwrap().record.call, outbox.record(slot).call);
-        let mut has_completed = false;
-        while !has_completed || from.credit(0) < number {
-            waits("a credit");
-            has_completed |= from.completed().unwrap().is_some();
+    for placement in [Placement::Host, Placement::Device] {
+        let shape = Shape::new(1, 1, 128).unwrap().placed(placement);
+        let [(from_halves, from_registry), (to_halves, to_registry)] = links(1);
+        let end = |halves, registry: &Arc<Registry>| {
+            let boxes = [plain(shape), plain(shape)];
+            let registered = register_both(registry, &boxes);
+            let [outbox, inbox] = boxes.clone();
+            let linked = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap();
+            (linked, registered, boxes)
+        };
+        let (mut from, _from_registered, [outbox, _]) = end(from_halves, &from_registry);
+        let (to, _to_registered, [to_outbox, inbox]) = end(to_halves, &to_registry);
+        let mut to = Proxy::new(to_outbox, inbox.clone(), to, 0..1);
+        let until = Instant::now() + PATIENCE;
+        let waits = |for_what: &str| assert!(Instant::now() < until, "{for_what} does not come");
+        for number in 1..=50 {
+            let slot = Slot { lane: 0, number };
+            fill(&outbox, slot, 8);
+            // SAFETY: the slot is written again only after it has completed; the peer has consumed
+            // the one before it.
+            while !unsafe { from.post(slot, 8, number + 10).unwrap() } {
+                waits("room for a slot");
+                from.completed().unwrap();
+                to.turn().unwrap();
+            }
+            while !take(&inbox, slot) {
+                waits("a slot");
+                std::thread::yield_now();
+            }
+            let consumed = inbox.counter(0, Counter::Consumed);
+            consumed.store(number, Ordering::Release);
+            let mut has_completed = false;
+            while !has_completed || from.credit(0) < number {
+                waits("a credit");
+                to.turn().unwrap();
+                has_completed |= from.completed().unwrap().is_some();
+                let seen = to.carrier().seen(0);
+                assert!(to.progress().all(|lane| lane.consumed <= seen));
+            }
+            assert_eq!(to.carrier_mut().credit(0), number + 10);
+            assert_eq!(to.carrier().seen(0), number);
+            let heard = to.carrier().heard().unwrap();
+            assert_eq!(heard.record.call, outbox.record(slot).call);
         }
     }
 }
@@ -253,7 +279,7 @@ fn where_an_outbox_is_not_registered_slots_are_sent_both_ways() {
         };
         let registered: Vec<_> = of
             .into_iter()
-            .map(|(place, reach)| register(&registry, &boxes[place], reach))
+            .flat_map(|(place, reach)| register(&registry, &boxes[place], reach))
             .collect();
         let [outbox, inbox] = boxes.clone();
         let linked = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap();
@@ -278,4 +304,26 @@ fn where_an_outbox_is_not_registered_slots_are_sent_both_ways() {
         }
     }
     assert!(!ends.iter().any(|end| end.0.outgoing.puts()));
+}
+
+/// No processor could send these.
+#[test]
+fn slots_on_a_gpu_that_cannot_be_put_are_refused() {
+    let shape = Shape::new(1, 1, 128).unwrap().placed(Placement::Device);
+    let [(halves, registry), (other, other_registry)] = links(1);
+    let boxes = [plain(shape), plain(shape)];
+    let _source = register(&registry, &boxes[0], Reach::Source);
+    let [outbox, inbox] = boxes.clone();
+    let said = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap_err();
+    assert!(said.to_string().contains("this rank's devices"), "{said}");
+    let [(tx, rx), _peer] = memory();
+    let refused = carrier_of((tx, rx), SMALL.slot_bytes, plain(shape), plain(shape));
+    assert!(refused.is_err());
+    // The peer says that it takes no puts.
+    let boxes = [plain(shape), plain(shape)];
+    let _registered = register_both(&other_registry, &boxes);
+    let [outbox, inbox] = boxes.clone();
+    let mut carrier = carrier_of(other, SMALL.slot_bytes, outbox, inbox).unwrap();
+    let said = carrier.outgoing.hear_opening(&[]).unwrap_err();
+    assert!(said.to_string().contains("the peer's devices"), "{said}");
 }

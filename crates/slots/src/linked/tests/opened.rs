@@ -45,7 +45,7 @@ fn say(tx: &mut dyn LinkTx, tag: Tag, payload: &[u8]) {
 fn a_slot_that_is_put_where_no_room_is_is_an_error() {
     let (mut to, inbox, _peer) = opened();
     for number in 1..=3 {
-        assert_eq!((to.completed(), to.come(1)), (Ok(None), number - 1));
+        assert_eq!((to.completed(), to.seen(1)), (Ok(None), number - 1));
         inbox.set_flag(Slot { lane: 1, number });
     }
     let said = to.completed().unwrap_err().to_string();
@@ -53,7 +53,7 @@ fn a_slot_that_is_put_where_no_room_is_is_an_error() {
         said.contains("slot 3 of lane 1, where 0 were consumed"),
         "{said}"
     );
-    assert!(to.give_credit(1, 3).is_err());
+    assert!(to.come(1).is_err());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn an_error_that_comes_with_slots_is_told_after_them() {
     let words = [0, 0, 0, 9_u64].map(u64::to_le_bytes).concat();
     say(&mut *tx, Tag::Slot { slot, payload }, &words);
     inbox.set_flag(Slot { lane: 1, number });
-    assert_eq!((to.completed(), to.come(1)), (Ok(None), 1));
+    assert_eq!((to.completed(), to.seen(1)), (Ok(None), 1));
     let said = to.completed().unwrap_err().to_string();
     assert!(said.contains("they have 9 bytes"), "{said}");
 }

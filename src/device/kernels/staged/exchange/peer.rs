@@ -163,9 +163,22 @@ impl Peer {
         is_known.then_some(Fault::Link { by, peer, text })
     }
 
+    /// Forgets the peer's calls so far.
+    pub(super) fn count_anew(&mut self) {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.carrier_mut().forget_heard();
+        }
+    }
+
     /// Of which call the peer's last slot is, in its first lane or of packets.
     pub(super) fn heard(&self) -> Option<Heard> {
         self.proxy.as_ref()?.carrier().heard()
+    }
+
+    /// Why the link carries nothing any more.
+    pub(super) fn ended(&self) -> Option<String> {
+        let (_, error) = self.ended.as_ref()?;
+        Some(format!("the link to rank {}: {error}", self.rank))
     }
 
     /// Whether the link carries nothing any more.
@@ -219,7 +232,7 @@ impl Peer {
         proxy.packets() < wanted
             || carrier.packets() < wanted
             || proxy.progress().any(|lane| {
-                carrier.come(lane.lane) < self.wanted(lane.lane)
+                carrier.seen(lane.lane) < self.wanted(lane.lane)
                     || lane.sent < self.published(lane.lane)
             })
     }
@@ -231,7 +244,7 @@ impl Peer {
         };
         let carrier = proxy.carrier();
         let lacks = |lane: Progress| {
-            lane.consumed < self.wanted(lane.lane) && carrier.come(lane.lane) <= lane.consumed
+            lane.consumed < self.wanted(lane.lane) && carrier.seen(lane.lane) <= lane.consumed
         };
         carrier.packets() < self.packets_wanted() || proxy.progress().any(lacks)
     }

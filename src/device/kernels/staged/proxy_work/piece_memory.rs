@@ -30,7 +30,7 @@ impl PieceMemory {
         let segment = unsafe {
             carrier
                 .inner
-                .register_held((start, bytes), Reach::Lent, holder)
+                .register_held((start, bytes), None, Reach::Lent, holder)
         };
         let slots = segment.is_within_reach_of_devices();
         Self {
