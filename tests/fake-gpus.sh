@@ -34,9 +34,16 @@ while IFS=$'\t' read -r todo name folder program; do
             processes:: "$@"
     # And over fake RDMA devices, which belong to one process. How calls fail does not depend on
     # the links.
+    over_devices() {
+        SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q "$@"
+    }
     [ "$name" != staged ] ||
-        SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q --skip processes:: --skip failures:: \
-            --skip unstaged:: --skip the_data_of_a_process_that_has_exited "$@"
+        over_devices --skip processes:: --skip failures:: --skip unstaged:: --skip on_gpus:: \
+            --skip the_data_of_a_process_that_has_exited "$@"
+    # The same devices write slots into the GPUs' memory, where GPUs order that.
+    [ "$name" != staged ] ||
+        FAKE_GENERATION=9 SPARK_CCL_TEST_GPU_PROTOCOL=proxy over_devices by_slots:: by_host:: roots:: \
+            collectives:: graphs:: messages:: late:: "$@"
 done <"$libraries/programs"
 # Slots on GPUs, which fake RDMA devices write.
 test_programs --workspace --test on_device >"$libraries/programs"

@@ -17,9 +17,11 @@ mod offer;
 mod pass;
 mod patience;
 mod pinned;
+mod placement;
 mod refused;
 mod report;
 mod staged;
+mod through_host;
 mod transport;
 
 use std::sync::Arc;

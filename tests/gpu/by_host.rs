@@ -377,7 +377,7 @@ fn only_what_is_faster_so_goes_through_slots() {
             let (rank, ranks, len) = (comm.rank(), comm.size(), 20_000);
             let carrier = comm.links()[1 - rank].carrier;
             let path = comm.device_path().unwrap();
-            let are_written = path.contains("RDMA devices write slots where");
+            let are_written = path.contains("RDMA devices write slots ");
             assert_eq!(are_written, carrier == Carrier::Rdma, "{path}");
             for operation in [
                 Operation::AllReduce,

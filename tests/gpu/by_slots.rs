@@ -159,7 +159,9 @@ fn all_go_by_pieces_where_a_rank_has_no_memory_for_slots() {
 fn without_memory_for_slots() {
     let gpus = gpus(2).unwrap();
     of_fakes(c"fake_refuse_slots").unwrap()(0);
-    gpus.each(&builder(), |comm| {
+    // Slots on the GPUs need less of the host's memory.
+    let builder = builder().set("SPARK_CCL_GPU_DMABUF", "0");
+    gpus.each(&builder, |comm| {
         for len in [1, LEN] {
             let said = comm.explain_device(Operation::AllReduce, DType::U64, len);
             let said = said.unwrap();
@@ -235,7 +237,7 @@ fn ranks_that_do_not_all_share_memory_are_named() {
 }
 
 /// With blocks of this many elements.
-fn at_once_and_in_graphs(comm: &Communicator, len: usize) {
+pub(super) fn at_once_and_in_graphs(comm: &Communicator, len: usize) {
     let (stream, rank, ranks) = (stream_of(comm), comm.rank(), comm.size());
     let of = |len| stream.clone_htod(&values(rank, len)).unwrap();
     let (own, all) = (of(len), of(len * ranks));

@@ -18,6 +18,7 @@ mod lengths;
 mod means;
 mod messages;
 mod observed;
+mod on_gpus;
 mod processes;
 mod proxy;
 mod roots;

@@ -23,6 +23,9 @@ pub struct Gpu {
     /// Whether memory for calls that go by way of the host is pinned memory of the host. Ranks
     /// agree on it by themselves.
     pub pinned: bool,
+    /// Whether slots may be in the GPUs' memory, which RDMA devices reach by dma-bufs. Ranks agree
+    /// on it by themselves.
+    pub dma_buf: bool,
     /// The most bytes of dropped pinned memory that wait to be freed, per GPU. Beyond that, no more
     /// is allocated.
     pub most_set_aside: usize,
@@ -38,6 +41,7 @@ impl Default for Gpu {
             may_be_shared: false,
             protocol: GpuProtocol::default(),
             pinned: false,
+            dma_buf: true,
             most_set_aside: MOST_SET_ASIDE,
             most_in_slots: MOST_IN_SLOTS,
         }
@@ -56,6 +60,7 @@ impl Gpu {
             may_be_shared: reader.boolean("SPARK_CCL_SHARE_GPU")?.unwrap_or_default(),
             protocol: protocol.unwrap_or_default(),
             pinned: reader.boolean("SPARK_CCL_GPU_PINNED")?.unwrap_or_default(),
+            dma_buf: reader.boolean("SPARK_CCL_GPU_DMABUF")?.unwrap_or(true),
             most_set_aside: most_set_aside.unwrap_or(MOST_SET_ASIDE),
             most_in_slots: most_in_slots.unwrap_or(MOST_IN_SLOTS),
         })

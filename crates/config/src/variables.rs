@@ -53,6 +53,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_SHARE_GPU"),
     plain("SPARK_CCL_GPU_PROTOCOL"),
     plain("SPARK_CCL_GPU_PINNED"),
+    plain("SPARK_CCL_GPU_DMABUF"),
     plain("SPARK_CCL_GPU_SET_ASIDE"),
     plain("SPARK_CCL_GPU_SLOTS"),
     plain("SPARK_CCL_NCCL_LIBRARY"),

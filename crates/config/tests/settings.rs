@@ -48,6 +48,7 @@ const EVERYTHING: [(&str, &str); 31] = [
     ("SPARK_CCL_SHARE_GPU", "1"),
     ("SPARK_CCL_GPU_PROTOCOL", "packets"),
     ("SPARK_CCL_GPU_PINNED", "1"),
+    ("SPARK_CCL_GPU_DMABUF", "0"),
     ("SPARK_CCL_GPU_SET_ASIDE", "3M"),
     ("SPARK_CCL_GPU_SLOTS", "2M"),
     ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
@@ -109,6 +110,7 @@ fn everything_can_be_set() {
     assert!(s.gpu.may_be_shared);
     assert_eq!(s.gpu.protocol, GpuProtocol::Packets);
     assert!(s.gpu.pinned);
+    assert!(!s.gpu.dma_buf);
     assert_eq!(
         (s.gpu.most_set_aside, s.gpu.most_in_slots),
         (3 << 20, 2 << 20)
@@ -289,6 +291,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
             "packets, proxy, slots, pieces or auto",
         ),
         ("SPARK_CCL_GPU_PINNED", "2", "0 or 1"),
+        ("SPARK_CCL_GPU_DMABUF", "yes", "0 or 1"),
         ("SPARK_CCL_GPU_SET_ASIDE", "much", "a number of bytes"),
         ("SPARK_CCL_GPU_SLOTS", "few", "a number of bytes"),
         ("NCCL_IB_DISABLE", "2", "0 or 1"),
@@ -442,6 +445,7 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_PROGRESS_THREAD", "1"),
         ("SPARK_CCL_GPU_PROTOCOL", "packets"),
         ("SPARK_CCL_GPU_PINNED", "1"),
+        ("SPARK_CCL_GPU_DMABUF", "0"),
         ("SPARK_CCL_GPU_SET_ASIDE", "1"),
         ("SPARK_CCL_GPU_SLOTS", "1"),
         ("SPARK_CCL_DEVICE", "1"),

@@ -4,20 +4,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use spark_ccl_config::{GpuProtocol, Path};
+use spark_ccl_config::Path;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_fork::Owned;
-use spark_ccl_gpu::{Settings, Slots, Stage, Wire};
-use spark_ccl_slots::Placement;
+use spark_ccl_gpu::{Settings, Wire};
 
 use super::attached::Attached;
 use super::engine::{KernelChoice, KernelEngine};
 use super::measured::{layout, measured};
 use super::offer::{ELSEWHERE, LINES, Offer, PACKETS, Shared};
-use super::pinned::Pinned;
-use super::refused::refused;
-use super::staged::{BoxesOf, BySlots, OpenedBoxes, Staged};
-use super::transport::KernelTransport;
+use super::through_host::join_through_host;
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{
     ToldGpu, all_have, find_gpu, have_the_same_kernels, hosts, no_other_has, tell_gpu,
@@ -27,23 +23,9 @@ use crate::device::rank::DeviceRank;
 use crate::engine::Engine;
 use crate::error::Error;
 
-const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
+pub(super) const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 /// The most CTAs of a GPU that kernels take.
 const CTAS: usize = 32;
-/// The most CTAs through the host's memory. Measured on two H100, with 16 MiB and more: 8 CTAs take
-/// 2 % less time than 16 or 32, and as long as 4.
-const CTAS_THROUGH_HOST: u32 = 8;
-
-/// What a rank tells the others that has what is asked for; else [`ELSEWHERE`].
-const PINNED: u8 = 3;
-/// How a rank's slots are used, as it tells the others: between ranks that share memory, or forced.
-const SHARED: u8 = 5;
-const FORCED: u8 = 6;
-/// Slots that RDMA devices put into the inboxes of peers.
-const PUT: u8 = 7;
-/// There are no slots.
-const NONE: u8 = 8;
-
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
     comm: &Communicator,
@@ -117,160 +99,17 @@ fn join_peers(
     if_all_have(comm, joined)
 }
 
-/// Joins through the host: by memory that all ranks share and register, or else by the host's own
-/// links. Also returns why it does not take the faster transports. Collective.
-fn join_through_host(
-    comm: &Communicator,
-    context: &Arc<CudaContext>,
-    ctas: u32,
-    deadline: Instant,
-    why: &str,
-) -> Result<(Attached, Vec<String>), Error> {
-    let is_zero_copy = comm.inner.world.settings.path == Path::ZeroCopy;
-    let mut passed_over = vec![format!("the GPUs' memory: {why}")];
-    if !is_zero_copy {
-        match join_pinned(comm, context, ctas, deadline)? {
-            Ok(joined) => return Ok((joined, passed_over)),
-            Err(why) => passed_over.push(format!("memory that ranks share: {why}")),
-        }
-    }
-    let pins = all_pin(comm)?;
-    if is_zero_copy && !pins {
-        return Err(out_of_reach(why));
-    }
-    let by_slots = agree_on_slots(comm, ctas)?;
-    let stage = Stage::new(context, comm.rank(), comm.size(), ctas);
-    let stage = Arc::new(stage.map_err(|error| refused(error, comm.rank()))?);
-    let slots = match by_slots {
-        Some((by_slots, depth)) if Slots::are_for(comm.size()) => {
-            let made = Slots::new(
-                context,
-                &stage,
-                ctas,
-                depth,
-                by_slots.least(),
-                Placement::Host,
-            );
-            slots_of_all(comm, made, by_slots)?
-        }
-        _ => None,
-    };
-    let slots = slots.map(|made| opened(comm, made)).transpose()?;
-    let staged = Staged::new(comm, stage, slots, pins)?;
-    Ok((Attached::new(KernelTransport::Host(staged)), passed_over))
-}
-
-/// The slots, if all ranks have some; else calls go by pieces. Collective.
-fn slots_of_all(
-    comm: &Communicator,
-    made: Result<Slots, spark_ccl_gpu::Error>,
-    by_slots: BySlots,
-) -> Result<Option<(Arc<Slots>, BySlots)>, Error> {
-    let made = if_all_have(comm, made.map_err(|error| error.to_string()))?;
-    Ok(match made {
-        Ok(slots) => Some((Arc::new(slots), by_slots)),
-        Err(why) => {
-            spark_ccl_log::warn!(
-                "rank {}: calls of device memory go by pieces, as there are no slots: {why}; \
-                 SPARK_CCL_GPU_PROTOCOL=pieces asks for none",
-                comm.rank()
-            );
-            None
-        }
-    })
-}
-
-/// Lets RDMA devices put slots, where they can on all ranks; else slots carry packets only, unless
-/// the user asks for them. Collective.
-fn opened(comm: &Communicator, (slots, by_slots): (Arc<Slots>, BySlots)) -> Result<BoxesOf, Error> {
-    let boxes = match by_slots {
-        BySlots::Put | BySlots::All => if_all_have(comm, OpenedBoxes::new(&slots, comm))?,
-        _ => Err(String::new()),
-    };
-    let by_slots = match (&boxes, by_slots) {
-        (Err(why), BySlots::Put) => {
-            spark_ccl_log::info!(
-                "rank {}: calls of device memory go by pieces and packets, as RDMA devices cannot \
-                 write slots: {why}",
-                comm.rank()
-            );
-            BySlots::PacketsOnly
-        }
-        _ => by_slots,
-    };
-    Ok(BoxesOf {
-        slots,
-        by_slots,
-        opened: boxes.ok(),
-    })
-}
-
-/// Whether `alloc_device` gives memory of the host, for calls by way of the host. Collective.
-fn all_pin(comm: &Communicator) -> Result<bool, Error> {
-    let settings = &comm.inner.world.settings;
-    let pins = settings.path != Path::Safe && settings.gpu.pinned;
-    let say = |&pins: &bool| if pins { PINNED } else { ELSEWHERE };
-    let (_, all) = agree(comm, Ok(pins), say)?;
-    Ok(all.iter().all(|&said| said == PINNED))
-}
-
-/// Which calls go through slots, and how many slots a lane has. A rank may refuse slots for all, or
-/// else force them; the rank with the fewest slots decides the number. Collective.
-fn agree_on_slots(comm: &Communicator, ctas: u32) -> Result<Option<(BySlots, usize)>, Error> {
-    let settings = &comm.inner.world.settings;
-    let depth = Slots::depth_within(settings.gpu.most_in_slots, ctas);
-    let own = match settings.gpu.protocol {
-        _ if depth == 0 => NONE,
-        GpuProtocol::Pieces => NONE,
-        GpuProtocol::Slots => FORCED,
-        _ if comm.planner().over_rdma() && settings.path != Path::Safe => PUT,
-        _ if comm.planner().all_share_memory => SHARED,
-        _ => ELSEWHERE,
-    };
-    let (_, all) = agree(comm, Ok(own), |&own| own)?;
-    if all.contains(&NONE) {
-        return Ok(None);
-    }
-    let (_, depths) = agree(comm, Ok(depth), |&depth| depth as u8)?;
-    let depth = depths.into_iter().min().map_or(depth, usize::from);
-    let by_slots = if all.contains(&FORCED) {
-        BySlots::All
-    } else if all.contains(&PUT) {
-        BySlots::Put
-    } else if all.iter().all(|&said| said == SHARED) {
-        BySlots::InMemory
-    } else {
-        BySlots::OverLinks
-    };
-    Ok(Some((by_slots, depth)))
-}
-
-/// Joins by memory that all ranks share and register, or says why not all ranks can. Collective.
-fn join_pinned(
-    comm: &Communicator,
-    context: &Arc<CudaContext>,
-    ctas: u32,
-    deadline: Instant,
-) -> Result<Result<Attached, String>, Error> {
-    let pinned = match if_all_have(comm, Pinned::new(comm, context))? {
-        Ok(pinned) => pinned,
-        Err(why) => return Ok(Err(why)),
-    };
-    let settings = Settings {
-        ctas: ctas.min(CTAS_THROUGH_HOST),
-        wire: Wire::Host,
-    };
-    if_all_have(comm, pinned.join(comm, settings, deadline)?)
-}
-
 /// Returns `own` if it is `Ok` on all ranks; else why it failed here, or on which rank it failed.
 /// Collective.
-fn if_all_have<R>(comm: &Communicator, own: Result<R, String>) -> Result<Result<R, String>, Error> {
+pub(super) fn if_all_have<R>(
+    comm: &Communicator,
+    own: Result<R, String>,
+) -> Result<Result<R, String>, Error> {
     let (own, ways) = agree(
         comm,
         Ok(own),
         |own| {
-            if own.is_ok() { PINNED } else { ELSEWHERE }
+            if own.is_ok() { PACKETS } else { ELSEWHERE }
         },
     )?;
     let without = ways.iter().position(|&way| way == ELSEWHERE);
@@ -317,7 +156,7 @@ fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Attached) -> KernelCho
 
 /// This rank's result, and what `says` makes of each rank's, if all succeed; else this rank's own
 /// error, or an error that names another rank. Collective.
-fn agree<R>(
+pub(super) fn agree<R>(
     comm: &Communicator,
     own: Result<R, Error>,
     say: impl FnOnce(&R) -> u8,
@@ -337,16 +176,6 @@ fn agree<R>(
                 comm.inner.watch.member(rank as u32)
             ),
         }),
-    }
-}
-
-fn out_of_reach(why: &str) -> Error {
-    Error::Unsupported {
-        what: format!("{BACKEND} with SPARK_CCL_PATH=zero-copy"),
-        reason: format!(
-            "{why}, and memory for calls is not the host's on all ranks (SPARK_CCL_GPU_PINNED=1 \
-             makes it so); SPARK_CCL_PATH=auto stages through the host then"
-        ),
     }
 }
 

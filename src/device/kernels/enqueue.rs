@@ -76,7 +76,10 @@ impl KernelEngine {
         if self.may_stage() || task.by_any_path || call.count == 0 {
             return Ok(());
         }
-        if self.member().is_none_or(|member| !member.stages(call)) {
+        if self
+            .member()
+            .is_none_or(|member| !member.is_copied_by_host(call))
+        {
             return Ok(());
         }
         Err(Error::Unsupported {

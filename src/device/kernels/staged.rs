@@ -5,6 +5,8 @@
 mod exchange;
 mod opened;
 mod pool;
+mod prepared;
+mod probe;
 mod proxy;
 mod proxy_queue;
 mod proxy_work;
@@ -15,18 +17,16 @@ use std::time::Duration;
 pub(super) use opened::OpenedBoxes;
 pub(in crate::device) use pool::Pool;
 use pool::is_pinned;
+pub(super) use prepared::Prepared;
 use proxy_queue::{ProxyQueue, Use};
-use proxy_work::ProxyWork;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Cut, Message, Slots, Stage};
-use spark_ccl_slots::{Form, Kernel};
+use spark_ccl_slots::{Form, Kernel, Placement};
 use spark_ccl_types::{DType, Operation, Signature};
 
-use crate::api::communicator::Communicator;
 use crate::device::kernels::messages::is_of_messages;
 use crate::device::kernels::patience::Patience;
-use crate::error::Error;
 use crate::host::HostEngine;
 use crate::plan::Explanation;
 
@@ -142,42 +142,6 @@ impl std::fmt::Debug for Staged {
 }
 
 impl Staged {
-    /// The calls on device memory of a communicator. Their pieces and slots are passed from now on.
-    /// `pins` says whether `alloc_device` gives memory of the host.
-    pub(super) fn new(
-        comm: &Communicator,
-        stage: Arc<Stage>,
-        boxes: Option<BoxesOf>,
-        pins: bool,
-    ) -> Result<Self, Error> {
-        let carrier = comm.twin()?;
-        let host = Arc::clone(carrier.inner.membership.engine());
-        let queue = Arc::new(ProxyQueue::default());
-        let parent = Arc::clone(&comm.inner.watch);
-        let pool = pins.then(|| Pool::new(&carrier.inner));
-        let slots = boxes.as_ref();
-        let slots = slots.map(|boxes| (Arc::clone(&boxes.slots), boxes.by_slots));
-        let puts = boxes.as_ref().is_some_and(|boxes| boxes.opened.is_some());
-        let work = ProxyWork::new(
-            Arc::clone(&stage),
-            boxes.map(|boxes| (boxes.slots, boxes.opened)),
-            Arc::clone(&queue),
-            carrier,
-            parent,
-        );
-        let lends = work.lends();
-        proxy::add(work)?;
-        Ok(Self {
-            proxy_handle: ProxyHandle(queue),
-            stage,
-            slots,
-            host,
-            lends,
-            puts,
-            pool,
-        })
-    }
-
     /// Makes the user's memory, if `alloc_device` gives memory of the host.
     pub(in crate::device) fn pool(&self) -> Option<&Pool> {
         self.pool.as_ref()
@@ -185,20 +149,23 @@ impl Staged {
 
     /// This transport, described for people.
     pub(super) fn path(&self) -> String {
-        let in_slots = match &self.slots {
-            Some((slots, _)) => slots.pinned_bytes(),
-            None => 0,
-        };
+        let slots = self.slots.as_ref().map(|(slots, _)| slots);
+        let in_slots = slots.map_or(0, |slots| slots.pinned_bytes());
         let own = match self.pool {
             Some(_) => {
                 "; memory from alloc_device is the host's, and collectives on it are not staged"
             }
             None => "",
         };
-        let puts = if self.puts {
-            "; RDMA devices write slots where the receiver's GPU reads them"
-        } else {
-            ""
+        let puts = match slots {
+            Some(slots) if slots.placement() == Placement::Device => format!(
+                "; RDMA devices write slots into the memory of the receiver's GPU, {} bytes of it",
+                slots.device_bytes()
+            ),
+            Some(_) if self.puts => {
+                "; RDMA devices write slots where the receiver's GPU reads them".to_owned()
+            }
+            _ => String::new(),
         };
         format!(
             "staged through the host, up to {}, {} bytes of pinned memory, of which {in_slots} for \
@@ -300,8 +267,17 @@ impl Staged {
         (has_form && (by_slots.have(operation, bytes) || by_packets())).then_some(slots)
     }
 
+    /// Whether a call goes through the host's memory, and is not on memory that is itself the
+    /// host's.
+    pub(super) fn is_copied_by_host(&self, call: &Call) -> bool {
+        let bytes = (call.count * call.dtype.size()) as u64;
+        let slots = self.slots_for(call.operation, bytes);
+        let are_on_gpu = slots.is_some_and(|slots| slots.placement() == Placement::Device);
+        !are_on_gpu && self.stages(call)
+    }
+
     /// Whether a call goes through slots, and not straight between its buffers.
-    pub(super) fn stages(&self, call: &Call) -> bool {
+    fn stages(&self, call: &Call) -> bool {
         let (rank, ranks) = (self.stage.rank(), self.stage.ranks());
         self.pool.is_none() || !is_pinned(call, rank, ranks)
     }

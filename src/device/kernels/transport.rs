@@ -56,11 +56,11 @@ impl KernelTransport {
         }
     }
 
-    /// Whether a call would be staged.
-    pub(super) fn stages(&self, call: &Call) -> bool {
+    /// Whether a call's data would be copied into the host's memory.
+    pub(super) fn is_copied_by_host(&self, call: &Call) -> bool {
         match self {
             Self::Kernels(_) => false,
-            Self::Host(staged) => staged.stages(call),
+            Self::Host(staged) => staged.is_copied_by_host(call),
         }
     }
 

@@ -113,6 +113,10 @@ int cuMemUnmap(uint64_t start, size_t bytes) {
     return mmap(range, bytes, PROT_NONE, how, -1, 0) == range ? SUCCESS : INVALID_VALUE;
 }
 
+// For tests: dma-bufs of this device are other memory than the device's (-1: of none).
+static std::atomic<int> astray{-1};
+int fake_export_astray(int device) { return astray = device, 0; }
+
 // A file of memory in place of a dma-buf: its first bytes are those of a mapping, so only a range
 // from there on can be exported.
 int cuMemGetHandleForAddressRange(void *file, uint64_t start, size_t bytes, int kind,
@@ -124,7 +128,9 @@ int cuMemGetHandleForAddressRange(void *file, uint64_t start, size_t bytes, int 
     const Created &memory = created.at(found->second);
     if (bytes > memory.bytes) return INVALID_VALUE;
     if (!memory.direct) return NOT_SUPPORTED;
-    int copy = dup(memory.file);
+    bool is_astray = memory.device == astray;
+    int copy = is_astray ? memfd_create("astray", 0) : dup(memory.file);
+    if (is_astray && ftruncate(copy, static_cast<off_t>(memory.bytes))) return INVALID_VALUE;
     *static_cast<int *>(file) = copy;
     return copy < 0 ? INVALID_VALUE : SUCCESS;
 }

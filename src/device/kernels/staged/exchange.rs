@@ -68,6 +68,35 @@ impl Exchange {
         }
     }
 
+    /// Moves slots on, to each peer in turn, where all calls go by slots, and ranks compare none.
+    pub(super) fn pass(&mut self, carrier: &Communicator) {
+        let none = Others {
+            begun: 0,
+            before: 0,
+            last: None,
+            is_done: true,
+        };
+        for peer in &mut self.peers {
+            peer.advance(carrier, &none);
+        }
+    }
+
+    /// Counts calls from 0 on again, as all ranks do: those so far were only to prove that slots
+    /// pass.
+    ///
+    /// # Safety
+    /// As [`Slots::count_anew`] requires.
+    pub(super) unsafe fn count_anew(&mut self) -> Result<(), spark_ccl_gpu::Error> {
+        self.peers.iter_mut().for_each(Peer::count_anew);
+        // SAFETY: this function's contract is that of `Slots::count_anew`.
+        unsafe { self.slots.count_anew() }
+    }
+
+    /// Why a link has ended, if one has.
+    pub(super) fn ended(&self) -> Option<String> {
+        self.peers.iter().find_map(Peer::ended)
+    }
+
     /// Moves slots on, to each peer in turn. Returns whether there was anything to do. `others`
     /// says which calls do not go by slots.
     pub(super) fn advance(

@@ -17,7 +17,6 @@ use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Slots, Stage};
 
 use super::exchange::Exchange;
-use super::opened::OpenedBoxes;
 use super::proxy_queue::{ProxyQueue, Use};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
@@ -54,14 +53,14 @@ impl Drop for QueueUse {
 impl ProxyWork {
     pub(super) fn new(
         stage: Arc<Stage>,
-        boxes: Option<(Arc<Slots>, Option<OpenedBoxes>)>,
+        by_slots: Option<(Arc<Slots>, Exchange)>,
         queue: Arc<ProxyQueue>,
         carrier: Communicator,
         parent: Arc<Watch>,
     ) -> Self {
-        let slots = boxes.as_ref().map(|(slots, _)| Arc::clone(slots));
+        let (slots, exchange) = by_slots.unzip();
         Self {
-            exchange: boxes.map(|boxes| Exchange::new(boxes, &stage, &parent)),
+            exchange,
             slots,
             memory: PieceMemory::new(&stage, &carrier),
             operations: Operations::new(&stage),

@@ -1,0 +1,148 @@
+//! The proof that slots pass between the GPUs' memory: a call whose results are known, before any
+//! of the user's calls.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spark_ccl_control::Watch;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{DeviceBlock, EventPool, OwnStream, counted_stream};
+use spark_ccl_gpu::{Call, Error, Slots};
+use spark_ccl_types::{DType, Operation, ReduceOp};
+
+use super::exchange::Exchange;
+use crate::api::communicator::Communicator;
+
+/// The elements of a rank's block. They fill slots in all lanes.
+const COUNT: usize = 32 << 10;
+/// How long the pattern may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A call that passes a pattern from each rank to all.
+pub(in crate::device::kernels) struct Probe {
+    input: DeviceBlock,
+    output: DeviceBlock,
+    stream: Arc<CudaStream>,
+    copies: OwnStream,
+}
+
+impl Probe {
+    /// Fills the memory of the call. What the driver does for that may wait for running kernels, so
+    /// all ranks do it before any makes the call.
+    pub(super) fn new(slots: &Slots) -> Result<Self, Error> {
+        let context = slots.context();
+        let bytes = COUNT * size_of::<u32>();
+        let probe = Self {
+            input: DeviceBlock::zeroed(context, bytes)?,
+            output: DeviceBlock::zeroed(context, slots.ranks() * bytes)?,
+            stream: counted_stream(context)?,
+            copies: OwnStream::new(context)?,
+        };
+        // SAFETY: the block has room for the pattern, and nothing else uses it yet.
+        unsafe {
+            probe
+                .copies
+                .write(probe.input.address(), &pattern(slots.rank()))?;
+        }
+        Ok(probe)
+    }
+
+    /// Makes the call, and checks what has come. Collective.
+    pub(super) fn run(
+        self,
+        slots: &Slots,
+        exchange: &mut Exchange,
+        carrier: &Communicator,
+        parent: &Watch,
+    ) -> Result<(), String> {
+        slots.set_patience(PATIENCE);
+        let failed = |error: Error| error.to_string();
+        // SAFETY: both blocks are as long as the call says, and live until the stream was waited
+        // for. It is the only call.
+        unsafe { slots.enqueue(&self.call(), &self.stream) }.map_err(failed)?;
+        let passed = self.pass(slots, exchange, carrier, parent);
+        if passed.is_err() {
+            exchange.report(parent);
+            slots.abort();
+            exchange.withdraw();
+        }
+        // The kernel has ended, or ends now.
+        self.stream
+            .synchronize()
+            .map_err(|error| error.to_string())?;
+        passed?;
+        self.compare(slots.ranks())?;
+        // SAFETY: the only call has run on this rank, and each rank has made it once.
+        unsafe { exchange.count_anew() }.map_err(failed)
+    }
+
+    /// Moves slots on until the call has run, and the peers have what they need of this rank.
+    fn pass(
+        &self,
+        slots: &Slots,
+        exchange: &mut Exchange,
+        carrier: &Communicator,
+        parent: &Watch,
+    ) -> Result<(), String> {
+        let until = Instant::now() + PATIENCE;
+        let events = EventPool::new(Arc::clone(slots.context()));
+        let run = events.record(&self.stream);
+        let run = run.map_err(|error| error.to_string())?;
+        loop {
+            exchange.pass(carrier);
+            let has_run = run.is_complete().map_err(|error| error.to_string())?;
+            slots.check().map_err(|error| error.to_string())?;
+            if has_run && exchange.is_met() {
+                return Ok(());
+            }
+            if let Some(why) = exchange.ended() {
+                return Err(why);
+            }
+            if Instant::now() >= until || !parent.is_whole() {
+                return Err(format!("it did not pass within {PATIENCE:?}"));
+            }
+        }
+    }
+
+    fn call(&self) -> Call {
+        Call {
+            operation: Operation::AllGather,
+            dtype: DType::U32,
+            op: ReduceOp::Sum,
+            factor: 0,
+            is_factor_in_memory: false,
+            root: 0,
+            count: COUNT,
+            input: self.input.address(),
+            output: self.output.address(),
+            in_place: false,
+            words: [0; 2],
+        }
+    }
+
+    fn compare(&self, ranks: usize) -> Result<(), String> {
+        let mut seen = vec![0_u32; ranks * COUNT];
+        // SAFETY: the call has run, and nothing else uses the block, which is as long.
+        unsafe { self.copies.read(self.output.address(), &mut seen) }
+            .map_err(|error| error.to_string())?;
+        for (rank, block) in seen.chunks(COUNT).enumerate() {
+            let expected = pattern(rank);
+            let wrong = block.iter().zip(&expected).position(|(is, was)| is != was);
+            if let Some(at) = wrong {
+                return Err(format!(
+                    "element {at} of rank {rank} came as {:x}, and was {:x}",
+                    block[at], expected[at]
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The elements of a rank: no two that differ in rank or place are alike.
+fn pattern(rank: usize) -> Vec<u32> {
+    let of = |at: usize| (rank * COUNT + at) as u32;
+    (0..COUNT)
+        .map(|at| of(at).wrapping_mul(0x9e37_79b1))
+        .collect()
+}
