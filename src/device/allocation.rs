@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::memory::device::block::{self, Block, BlockMemory};
 use crate::memory::device::helper_thread::spawn;
 use crate::memory::device::pause::pause;
-use crate::memory::device::set_aside::{self, FOR_SET_ASIDE};
+use crate::memory::device::set_aside::{self, FOR_SET_ASIDE, Shortage};
 
 /// New memory of the GPU.
 pub(super) fn new_block(engine: &impl WatchedEngine, bytes: usize) -> Result<Arc<Block>, Error> {
@@ -30,13 +30,13 @@ pub(super) fn new_block_of(
     what: &str,
     make: impl Fn() -> Result<BlockMemory, spark_ccl_cuda::Error>,
 ) -> Result<Arc<Block>, Error> {
-    let (base, start) = (engine.base(), Instant::now());
+    let base = engine.base();
+    let mut shortage = Shortage::of(base.device());
     loop {
-        // Memory that was set aside is left to the guards: to free it may take long.
         block::sweep();
         // Asked before the attempt: memory that is being freed now may be free when the attempt has
         // failed.
-        let (will_free, is_set_aside) = (engine.will_free(), set_aside::any());
+        let (will_free, is_set_aside) = (engine.will_free(), set_aside::has_any(base.device()));
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(
@@ -52,13 +52,16 @@ pub(super) fn new_block_of(
             error if error.is_of_memory() && is_set_aside => timeout()?.min(FOR_SET_ASIDE),
             _ => Duration::ZERO,
         };
-        if start.elapsed() >= patience {
+        if shortage.waited() >= patience {
             return Err(Error::Memory {
                 what: format!("{what} for {}", base.member()),
                 problem: error.to_string(),
             });
         }
-        pause(start.elapsed());
+        if is_set_aside {
+            shortage.relieve();
+        }
+        pause(shortage.waited());
     }
 }
 
@@ -91,7 +94,7 @@ fn in_background<E: WatchedEngine>(engine: &Arc<E>, tidy: fn(&E)) {
         // give up meanwhile.
         base.tidies.store(false, Ordering::Relaxed);
         if current.is_ok() {
-            set_aside::free();
+            set_aside::free_what_is_too_much();
         }
     });
     if let Err(error) = started {

@@ -35,9 +35,9 @@ pub(super) fn start<E: WatchedEngine>(
     // Registered once CUDA is there: the function asks CUDA which calls have run.
     exit::register(&IS_REGISTERED);
     exit::add(engine);
-    let device = engine.base().device();
+    let (device, most) = (engine.base().device(), engine.base().most_set_aside);
     let engine = Arc::downgrade(engine);
-    set_aside::add(device, engine.clone());
+    set_aside::add(device, most, engine.clone());
     spark_ccl_log::spawn("spark-gpu-guard", move || watch_over(&engine, look))
         .map(drop)
         .map_err(|error| Error::System {

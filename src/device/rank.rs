@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spark_ccl_control::{DEVICE_MARK, DevicePart, Fault, Late, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
@@ -32,6 +32,8 @@ pub(super) struct DeviceRank<B> {
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
     gate: Arc<Gate>,
+    /// How many bytes of dropped memory stay set aside on the GPU.
+    pub(super) most_set_aside: usize,
     pub(super) state: Mutex<DeviceState<B>>,
     /// Notes the calls for reports, if anybody wants reports.
     pub(super) notes: Option<Notes>,
@@ -56,6 +58,7 @@ impl<B> DeviceRank<B> {
         Ok(Self {
             gpu: Gpu::new(&context, rank)?,
             gate: gate(context.ordinal()),
+            most_set_aside: inner.world.settings.gpu.most_set_aside,
             context,
             rank,
             size: comm.size(),
@@ -118,14 +121,32 @@ impl<B> DeviceRank<B> {
         Ok(())
     }
 
-    /// Waits until nothing is being freed on the GPU. As long as the returned value lives, nothing
-    /// is freed.
+    /// Waits until nothing is being freed on the GPU, for as long as a call may take. `limit` is
+    /// the call's own time limit, if it has one. As long as the returned value lives, nothing is
+    /// freed. Fails the communicator if the time passes: the other ranks wait for the call.
     ///
-    /// Call it before taking the state, which would otherwise be held while the driver waits.
-    pub(super) fn to_launch(&self) -> Result<Passed<'_>, Error> {
+    /// Call it before anything else of the call is done on the GPU, and before taking the state,
+    /// which would otherwise be held while the driver waits.
+    pub(super) fn to_launch(&self, limit: Option<Duration>) -> Result<Passed<'_>, Error> {
+        if let Some(passed) = self.gate.pass_within(LOOK_EVERY) {
+            return Ok(passed);
+        }
+        let start = Instant::now();
+        let limit = match limit {
+            Some(limit) => limit,
+            None => self.lock()?.calls.timeout,
+        };
         loop {
             if let Some(passed) = self.gate.pass_within(LOOK_EVERY) {
                 return Ok(passed);
+            }
+            if start.elapsed() >= limit {
+                self.give_up(format!(
+                    "no call could be launched on device {} for {limit:?}, as the driver frees \
+                     dropped memory there, and waits for a kernel that does not end; a higher \
+                     SPARK_CCL_GPU_SET_ASIDE has it keep more",
+                    self.device()
+                ));
             }
             if self.watch.failed() {
                 return Err(self.gone());

@@ -25,6 +25,11 @@ fn on_one_gpu() -> Builder {
         .operation_timeout(SOON)
 }
 
+/// The same. What is dropped is freed as soon as no call is in flight.
+fn keeping_nothing() -> Builder {
+    on_one_gpu().set("SPARK_CCL_GPU_SET_ASIDE", "0")
+}
+
 /// A rank, a stream of its own, and its memory.
 struct Rank {
     memory: DeviceMemory<u32>,
@@ -109,11 +114,69 @@ impl Drop for Occupied {
     }
 }
 
+/// Runs something that should come back soon.
+fn soon<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(run()).unwrap());
+    done.recv_timeout(SOON).unwrap()
+}
+
+/// The driver waits for that kernel before it frees memory. It may be of another library, and wait
+/// for what this thread launches.
+#[test]
+fn kernels_of_the_program_may_wait_for_a_launch_after_memory_was_dropped() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&on_one_gpu());
+    let memory = ranks[0].comm.alloc_device::<u8>(1 << 20).unwrap();
+    let Some(occupied) = Occupied::new() else {
+        return;
+    };
+    drop(memory);
+    std::thread::sleep(A_WHILE);
+    let mut ranks = soon(move || {
+        ranks.iter_mut().for_each(Rank::enqueue);
+        ranks
+    });
+    drop(occupied);
+    ranks.iter_mut().for_each(Rank::finish);
+}
+
+/// Where more is set aside than may be, it is freed all the same.
+#[test]
+fn a_call_waits_for_what_is_freed_no_longer_than_it_may_take() {
+    let Some(_gpus) = gpus(1) else { return };
+    let mut ranks = ranks(&keeping_nothing().operation_timeout(Duration::from_secs(1)));
+    let context = Arc::clone(ranks[0].comm.context().unwrap());
+    until_all_is_freed(&context);
+    until_none_is_there("spark-gpu-free");
+    let memory = ranks[0].comm.alloc_device::<u8>(1 << 20).unwrap();
+    let Some(occupied) = Occupied::new() else {
+        return;
+    };
+    drop(memory);
+    // A thread has taken it, and waits for the driver.
+    until_all_is_freed(&context);
+    // With the ranks: they end when the kernel has.
+    let (said, _ranks) = soon(move || {
+        let rank = &mut ranks[0];
+        let call = rank.comm.all_reduce_in_place(&mut rank.memory, RedOp::Max);
+        (text(call.on(&rank.stream)), ranks)
+    });
+    drop(occupied);
+    for part in [
+        "rank 0",
+        "could be launched on device 0",
+        "SPARK_CCL_GPU_SET_ASIDE",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
 /// The driver waits for that kernel before it frees memory.
 #[test]
 fn ranks_that_enqueue_nothing_do_not_wait_for_the_programs_kernels() {
     let Some(_gpus) = gpus(1) else { return };
-    let mut ranks = ranks(&on_one_gpu());
+    let mut ranks = ranks(&keeping_nothing());
     while_one_waits(&mut ranks, |_| ());
     until_all_is_freed(ranks[0].comm.context().unwrap());
     // A thread that has taken it frees it piece by piece, and others take nothing meanwhile.
@@ -125,15 +188,13 @@ fn ranks_that_enqueue_nothing_do_not_wait_for_the_programs_kernels() {
     drop(memory);
     // A thread has taken it, and waits for the driver.
     until_all_is_freed(ranks[0].comm.context().unwrap());
-    let (sender, done) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let (mut last, checked) = soon(|| {
         let last = ranks.pop().unwrap();
         last.comm.set_timeout(SOON).unwrap();
         drop(ranks);
         let checked = last.comm.check();
-        sender.send((last, checked)).unwrap();
+        (last, checked)
     });
-    let (mut last, checked) = done.recv_timeout(SOON).unwrap();
     checked.unwrap();
     drop(occupied);
     last.finish();
@@ -146,12 +207,17 @@ fn one_thread_drives_ranks_that_drop_memory() {
     for _ in 0..5 {
         while_one_waits(&mut ranks, drop_some);
     }
+    drop(keeping_nothing().local(1));
     until_all_is_freed(ranks[0].comm.context().unwrap());
 }
 
 fn until_all_is_freed(context: &Arc<CudaContext>) {
+    until_at_most(context, 0);
+}
+
+fn until_at_most(context: &Arc<CudaContext>, bytes: usize) {
     let end = Instant::now() + SOON;
-    while set_aside_bytes(context) > 0 {
+    while set_aside_bytes(context) > bytes {
         assert!(Instant::now() < end, "{} bytes", set_aside_bytes(context));
         std::thread::sleep(A_WHILE);
     }
@@ -166,10 +232,33 @@ fn until_none_is_there(named: &str) {
     }
 }
 
+/// What is kept for later allocations is not kept from one that finds no memory.
+#[test]
+fn memory_that_is_kept_is_freed_for_an_allocation_that_fails() {
+    let Some(_gpus) = gpus(1) else { return };
+    let context = {
+        let comm = keeping_nothing().local(1).unwrap().remove(0);
+        Arc::clone(comm.context().unwrap())
+    };
+    until_all_is_freed(&context);
+    let comm = on_one_gpu().local(1).unwrap().remove(0);
+    let Some(refuse) = of_fakes(c"fake_refuse_slots") else {
+        return;
+    };
+    drop(comm.alloc_device::<u8>(100_000).unwrap());
+    std::thread::sleep(A_WHILE);
+    assert!(set_aside_bytes(&context) > 0);
+    refuse(0);
+    let said = text(comm.alloc_device::<u8>(1 << 20));
+    refuse(-1);
+    assert!(said.contains("1048576 bytes of pinned memory"), "{said}");
+    assert_eq!(set_aside_bytes(&context), 0);
+}
+
 #[test]
 fn memory_that_outlives_all_communicators_is_freed() {
     let Some(_gpus) = gpus(1) else { return };
-    let comm = on_one_gpu().local(1).unwrap().remove(0);
+    let comm = keeping_nothing().local(1).unwrap().remove(0);
     let context = Arc::clone(comm.context().unwrap());
     let blocks = [1 << 20, 5000].map(|len| comm.alloc_device::<u8>(len).unwrap());
     drop(comm);
@@ -213,7 +302,7 @@ fn after_a_failure() {
 #[test]
 fn ranks_say_goodbye_although_a_thread_frees_their_memory() {
     let Some(_gpus) = gpus(1) else { return };
-    let comms = on_one_gpu().local(2).unwrap();
+    let comms = keeping_nothing().local(2).unwrap();
     let context = Arc::clone(comms[0].context().unwrap());
     let memory = comms[0].alloc_device::<u8>(1 << 20).unwrap();
     until_all_is_freed(&context);
@@ -300,7 +389,7 @@ fn memory_that_waits_to_be_freed_is_bounded() {
         .unwrap()
         .remove(0);
     // Of tests before this one.
-    until_all_is_freed(bounded.context().unwrap());
+    until_at_most(bounded.context().unwrap(), 1 << 20);
     while_one_waits(&mut ranks, |_| {
         drop(bounded.alloc_device::<u8>(4 << 20).unwrap());
         let said = text(bounded.alloc_device::<u8>(64 << 20));

@@ -26,8 +26,8 @@ pub struct Gpu {
     /// Whether slots may be in the GPUs' memory, which RDMA devices reach by dma-bufs. Ranks agree
     /// on it by themselves.
     pub dma_buf: bool,
-    /// The most bytes of dropped pinned memory that wait to be freed, per GPU. Beyond that, no more
-    /// is allocated.
+    /// The most bytes of dropped pinned memory that are kept, per GPU. Beyond that, it is freed
+    /// when no call is in flight, and until then no more is allocated.
     pub most_set_aside: usize,
     /// Bytes of pinned memory for slots, to and from each other rank. Ranks agree on the least
     /// value by themselves.

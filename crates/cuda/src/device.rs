@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, result, sys};
 
-use crate::set_aside::{free_set_aside, only_set_aside_has};
+use crate::set_aside::{hand_over, only_set_aside_has};
 use crate::{Error, checked, open};
 
 /// A GPU.
@@ -194,8 +194,8 @@ pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
 }
 
 /// Makes the user's own object of a primary context the one that [`context`] returns while it
-/// exists. If another object is in use only by memory that was [set aside](free_set_aside), that
-/// memory is freed first, which waits for all kernels of the device.
+/// exists. Memory that was [set aside](crate::free_set_aside) by another object, which nothing else
+/// uses, then uses this one.
 ///
 /// # Errors
 /// It is no primary context, or another object of the device's context is in use.
@@ -209,10 +209,12 @@ pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
     }
     let known = || CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     let before = known().get(&device).and_then(Weak::upgrade);
-    if before.is_some_and(|before| !Arc::ptr_eq(&before, context) && only_set_aside_has(&before)) {
-        // No kernel of that context waits for a peer any more. Not under the lock, as the free may
-        // take long.
-        free_set_aside(device);
+    if let Some(before) = before
+        && !Arc::ptr_eq(&before, context)
+        && only_set_aside_has(&before)
+    {
+        // Not freed, which would wait for all kernels of the device.
+        hand_over(&before, context);
     }
     let mut known = known();
     let in_use = known.get(&device).and_then(Weak::upgrade);
@@ -234,7 +236,7 @@ pub(crate) mod tests {
     use spark_ccl_testing::{Need, has};
 
     use super::*;
-    use crate::PinnedWords;
+    use crate::{PinnedWords, free_set_aside, set_aside_bytes};
 
     /// Excludes other tests of the second device, since only one object of its context may be in
     /// use.
@@ -270,5 +272,9 @@ pub(crate) mod tests {
         drop(more);
         adopt(&next).unwrap();
         assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &next));
+        // It is still set aside, now by the new object: the driver was not called.
+        assert_eq!(set_aside_bytes(&next), 16000);
+        free_set_aside(DEVICE);
+        assert_eq!(Arc::strong_count(&next), 1);
     }
 }

@@ -5,7 +5,7 @@
 //! on H200). If one of these kernels waits for a peer whose thread is held up in this way, both
 //! wait for ever. So dropping memory only sets it aside, without calling the driver.
 //! [`free_set_aside`] frees it, and must be called while no kernel can wait for a peer. Later
-//! allocations reuse memory that is set aside.
+//! allocations reuse memory that is set aside, so it need not be freed before much is.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -168,11 +168,24 @@ pub fn check_set_aside(context: &CudaContext, most: usize) -> Result<(), Error> 
     })
 }
 
-/// The devices that have memory set aside, by CUDA's numbers.
-pub fn devices_with_memory_set_aside() -> Vec<usize> {
-    let mut devices: Vec<_> = all().keys().map(|(device, ..)| *device).collect();
-    devices.dedup();
+/// The devices that have memory set aside, by CUDA's numbers, each with its bytes as
+/// [`set_aside_bytes`] counts them.
+pub fn devices_with_memory_set_aside() -> BTreeMap<usize, usize> {
+    let mut devices = BTreeMap::new();
+    for ((device, ..), unused) in all().iter() {
+        *devices.entry(*device).or_default() += usize::from(unused.counts) * unused.bytes;
+    }
     devices
+}
+
+/// Has memory that is set aside keep `to` in use instead of `from`, another object of the same
+/// context.
+pub(crate) fn hand_over(from: &Arc<CudaContext>, to: &Arc<CudaContext>) {
+    let mut all = all();
+    let own = all
+        .values_mut()
+        .filter(|unused| Arc::ptr_eq(&unused.context, from));
+    own.for_each(|unused| unused.context = Arc::clone(to));
 }
 
 /// Frees memory that is set aside on a device. Waits for all kernels that run there, and meanwhile
@@ -214,7 +227,7 @@ mod tests {
         let start = words.words().as_ptr();
         drop(words);
         assert_eq!(set_aside_bytes(&context), 8000);
-        assert!(devices_with_memory_set_aside().contains(&DEVICE));
+        assert_eq!(devices_with_memory_set_aside()[&DEVICE], 8000);
         // Neither for more than it has, nor for less than half.
         let others = [1001, 499].map(|count| PinnedWords::new(&context, count).unwrap());
         assert_eq!(set_aside_bytes(&context), 8000);
@@ -251,7 +264,7 @@ mod tests {
         let block = unsafe { HostBlock::register(&context, start, 4096, Arc::clone(&owner)) };
         drop(block.unwrap().uncounted());
         assert_eq!(set_aside_bytes(&context), 0);
-        assert!(devices_with_memory_set_aside().contains(&DEVICE));
+        assert_eq!(devices_with_memory_set_aside()[&DEVICE], 0);
         assert_eq!(Arc::strong_count(&owner), 2);
         free_set_aside(DEVICE);
         assert_eq!(Arc::strong_count(&owner), 1);

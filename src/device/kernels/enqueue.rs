@@ -16,6 +16,7 @@ use crate::device::calls::Calls;
 use crate::device::rank::DeviceState;
 use crate::device::watched_engine::WatchedEngine;
 use crate::error::Error;
+use crate::memory::device::gate::Passed;
 use crate::task::Task;
 
 /// The end of a kernel, in a stream that captures nothing.
@@ -39,6 +40,8 @@ impl KernelEngine {
     /// Admits, enqueues and notes a checked call that is in no group.
     pub(super) fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let call = self.admit(task, stream)?;
+        // Until the call is noted.
+        let _passed = call.to_launch()?;
         call.hold_back()?;
         let launched = match &call.work {
             Work::Collective(of_all) => self.launch(of_all, stream, call.limit()),
@@ -173,6 +176,7 @@ impl KernelEngine {
         })
     }
 
+    /// The gate must be open: see `to_launch`.
     fn behind_the_last(
         &self,
         stream: &Arc<CudaStream>,
@@ -182,7 +186,6 @@ impl KernelEngine {
     ) -> Result<LaunchEnd, Error> {
         let base = &self.base;
         base.check_members(parts.clone())?;
-        let passed = base.to_launch()?;
         let launched = {
             let DeviceState { backend, calls, .. } = &mut *base.lock()?;
             let member = backend.as_ref().ok_or_else(|| base.gone())?;
@@ -197,7 +200,6 @@ impl KernelEngine {
                 launched => launched.map(|()| base.record(calls, stream, parts, limit)),
             }
         };
-        drop(passed);
         launched.map_err(|error| self.failed(error))
     }
 }
@@ -206,6 +208,11 @@ impl Admitted<'_> {
     /// The call's own time limit, if it has one.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.task.limit
+    }
+
+    /// Waits until the call can be launched, for as long as it may take.
+    pub(super) fn to_launch(&self) -> Result<Passed<'_>, Error> {
+        self.engine.base.to_launch(self.limit())
     }
 
     /// Makes the call's stream wait until its memory may be used.

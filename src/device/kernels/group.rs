@@ -22,6 +22,9 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
     let kernels = kernels(&admitted);
     kernels.iter().try_for_each(GroupKernel::check)?;
+    // Until all calls are noted.
+    let passed = admitted.iter().map(Admitted::to_launch);
+    let _passed = passed.collect::<Result<Vec<_>, _>>()?;
     // Before any is launched: a call that writes to a part of a block would otherwise wait for a
     // call of the group that reads another part. The buffers of a group are borrowed apart, so its
     // calls need not wait for each other.

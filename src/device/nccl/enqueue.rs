@@ -23,10 +23,10 @@ impl NcclEngine {
         if let Some(check) = self.check_connection(task)? {
             check.wait()?;
         }
+        let passed = self.base.to_launch(task.limit)?;
         self.base.hold_back(operation, regions, stream)?;
         let is_compared = self.is_compared(task, stream)?;
         let mut goes_on = false;
-        let passed = self.base.to_launch()?;
         let called = self.with(operation, task.limit, |calls, nccl| {
             let done = self.recorded(nccl, task, stream, is_compared);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);

@@ -22,10 +22,13 @@ impl NcclEngine {
             checks.extend(call.check_connection()?);
         }
         checks.into_iter().try_for_each(ConnectionCheck::wait)?;
-        calls.iter().try_for_each(Admitted::hold_back)?;
         // The group's end launches them.
-        let passed = calls.iter().map(|call| call.engine.base.to_launch());
+        let passed = calls.iter().map(|call| {
+            let base = &call.engine.base;
+            base.to_launch(call.task.limit)
+        });
         let passed = passed.collect::<Result<Vec<_>, _>>()?;
+        calls.iter().try_for_each(Admitted::hold_back)?;
         // NCCL may not return from the group's end.
         for call in &calls {
             call.engine.inside.enter(call.task.limit);

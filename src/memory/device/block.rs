@@ -295,9 +295,9 @@ fn begins_to_free() -> bool {
     !set_aside::has_ranks() && is_any_left() && !std::mem::replace(&mut *FREES.lock(), true)
 }
 
-/// Whether there is dropped memory that is not freed yet, but will be.
+/// Whether there is dropped memory that is to be set aside, or freed, and is not yet.
 fn is_any_left() -> bool {
-    any() || set_aside::any()
+    any() || set_aside::is_too_much()
 }
 
 /// Releases the flag at the end. The guard of a rank that comes meanwhile goes on.

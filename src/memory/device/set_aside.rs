@@ -1,7 +1,12 @@
 //! Frees memory that was set aside, while no call of this process is in flight on its GPU: the
 //! driver waits for all kernels there, and meanwhile no thread can launch what one of them may wait
 //! for. Knows no backend.
+//!
+//! Kernels of the program's, and of other libraries, are not known here, and may wait for a launch
+//! as well. So memory is freed only where it must be: where more than a limit is set aside, or an
+//! allocation finds no memory. The rest is kept for later allocations, to the end of the process.
 
+use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::time::{Duration, Instant};
 
@@ -28,8 +33,12 @@ pub(crate) trait Enqueues: Send + Sync {
 /// The ranks of this process, each with CUDA's number of its GPU.
 static RANKS: Mutex<Vec<(usize, Weak<dyn Enqueues>)>> = Mutex::new(Vec::new());
 
-/// Adds a rank of a GPU, before it enqueues anything.
-pub(crate) fn add(device: usize, rank: Weak<dyn Enqueues>) {
+/// The most bytes that stay set aside on a GPU, by CUDA's numbers: what its newest rank has set.
+static LIMITS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+
+/// Adds a rank of a GPU, before it enqueues anything. At most `most` bytes stay set aside there.
+pub(crate) fn add(device: usize, most: usize, rank: Weak<dyn Enqueues>) {
+    LIMITS.lock().insert(device, most);
     let mut ranks = RANKS.lock();
     ranks.retain(|(_, rank)| rank.strong_count() > 0);
     ranks.push((device, rank));
@@ -41,33 +50,86 @@ pub(crate) fn has_ranks() -> bool {
     ranks.iter().any(|(_, rank)| rank.strong_count() > 0)
 }
 
-/// Whether there is any memory that was set aside.
-pub(crate) fn any() -> bool {
-    !devices_with_memory_set_aside().is_empty()
+/// Whether a GPU has any memory that was set aside.
+pub(crate) fn has_any(device: usize) -> bool {
+    devices_with_memory_set_aside().contains_key(&device)
 }
 
-/// Whether there is memory that could be freed now, and that no thread frees.
+/// The GPUs on which more is set aside than their limit.
+fn over_limit() -> impl Iterator<Item = usize> {
+    let is_over = |&(device, bytes): &(usize, usize)| {
+        LIMITS.lock().get(&device).is_some_and(|&most| bytes > most)
+    };
+    let devices = devices_with_memory_set_aside().into_iter();
+    devices.filter(is_over).map(|(device, _)| device)
+}
+
+/// Whether a GPU has more set aside than its limit.
+pub(crate) fn is_too_much() -> bool {
+    over_limit().next().is_some()
+}
+
+/// Whether that could be freed now, and no thread frees it.
 pub(crate) fn is_ready() -> bool {
-    let mut devices = devices_with_memory_set_aside().into_iter();
-    devices.any(|device| close(&gate(device), device).is_some())
+    over_limit().any(can_free)
 }
 
-/// Frees what can be freed now. May wait for kernels of the user, so it is for threads that
-/// nobody waits for.
-pub(crate) fn free() {
-    for device in devices_with_memory_set_aside() {
-        let gate = gate(device);
-        // One thread at a time is enough for a GPU.
-        if let Some(_closed) = close(&gate, device) {
-            free_set_aside(device);
-        }
-    }
+/// Frees all memory of GPUs that have more set aside than their limit, if it can be freed now. May
+/// wait for kernels of the user, so it is for threads that nobody waits for.
+pub(crate) fn free_what_is_too_much() {
+    over_limit().for_each(free);
 }
 
 /// The same on a thread of its own. If none can be started, a guard, or the end of the process,
 /// frees it.
 pub(crate) fn free_in_background() {
-    let _ = spawn("spark-gpu-free", free);
+    let _ = spawn("spark-gpu-free", free_what_is_too_much);
+}
+
+fn can_free(device: usize) -> bool {
+    close(&gate(device), device).is_some()
+}
+
+fn free(device: usize) {
+    let gate = gate(device);
+    // One thread at a time is enough for a GPU.
+    if let Some(_closed) = close(&gate, device) {
+        free_set_aside(device);
+    }
+}
+
+/// An allocation on a GPU that waits for memory that is set aside there.
+pub(crate) struct Shortage {
+    device: usize,
+    since: Instant,
+    /// After which wait it has memory freed next.
+    next: Duration,
+}
+
+impl Shortage {
+    /// One that begins now.
+    pub(crate) fn of(device: usize) -> Self {
+        Self {
+            device,
+            since: Instant::now(),
+            next: Duration::ZERO,
+        }
+    }
+
+    /// How long it has lasted.
+    pub(crate) fn waited(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Has a thread free the memory, if that can be freed now.
+    pub(crate) fn relieve(&mut self) {
+        let (device, waited) = (self.device, self.waited());
+        if waited >= self.next && can_free(device) {
+            // If no thread can be started, the next attempt may start one.
+            let _ = spawn("spark-gpu-free", move || free(device));
+            self.next = waited + FREE_EVERY;
+        }
+    }
 }
 
 /// Waits a little until at most `most` bytes of a context are set aside.
@@ -75,18 +137,13 @@ pub(crate) fn free_in_background() {
 /// # Errors
 /// There still are more.
 pub(crate) fn wait_for_room(context: &CudaContext, most: usize) -> Result<(), Error> {
-    let start = Instant::now();
-    let mut next = Duration::ZERO;
+    let mut shortage = Shortage::of(context.ordinal());
     while let Err(error) = check_set_aside(context, most) {
-        let waited = start.elapsed();
-        if waited >= FOR_SET_ASIDE {
+        if shortage.waited() >= FOR_SET_ASIDE {
             return Err(error);
         }
-        if waited >= next && is_ready() {
-            free_in_background();
-            next = waited + FREE_EVERY;
-        }
-        pause(waited);
+        shortage.relieve();
+        pause(shortage.waited());
     }
     Ok(())
 }
