@@ -138,19 +138,30 @@ fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
 }
 
 const RETRY: Duration = Duration::from_millis(100);
+/// How long one address may take to connect if there are others. All are tried again.
+const ATTEMPT: Duration = Duration::from_secs(3);
 
 fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     let mut addresses = lookup(host, port, deadline)?.into_iter();
+    let count = addresses.len();
     while let Some(address) = addresses.next() {
-        // A silent address leaves time for the others.
-        let share = left(deadline)? / (1 + addresses.len() as u32);
+        let share = share(left(deadline)?, addresses.len(), count);
         match TcpStream::connect_timeout(&address, share) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
+}
+
+/// How long one of `count` addresses may take to connect, of the time that is left, before `others`
+/// are tried.
+fn share(left: Duration, others: usize, count: usize) -> Duration {
+    // A silent address leaves time for the others, and for those before it to be tried again, soon
+    // also where the deadline is far.
+    let longest = if count == 1 { left } else { ATTEMPT };
+    longest.min(left / (1 + others as u32))
 }
 
 /// A stream whose transfers all have the same deadline.

@@ -12,6 +12,16 @@ use super::*;
 
 type Values = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 
+#[test]
+fn a_silent_address_leaves_time_for_the_others() {
+    let [short, long] = [4, 300].map(Duration::from_secs);
+    assert_eq!(share(long, 0, 1), long);
+    for others in [0, 1, 2] {
+        assert_eq!(share(long, others, 3), ATTEMPT);
+    }
+    assert_eq!(share(short, 3, 4), Duration::from_secs(1));
+}
+
 /// Starts a store with the same protocol on a free port.
 fn serve() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
