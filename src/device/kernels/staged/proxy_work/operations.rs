@@ -13,7 +13,7 @@ use crate::device::kernels::staged::pool::lens;
 use crate::error::Error;
 use crate::memory::buffer::Region;
 use crate::task::Spec;
-use crate::task::names::remember;
+use crate::task::names::remember_made_up;
 
 /// How many pieces the host engine has at a time: one, and the one after it.
 const AT_A_TIME: usize = 2;
@@ -206,7 +206,7 @@ impl Operation {
             // it follows from the call's words alone: what a process knows of names may differ.
             let whole = spark_ccl_types::describe(rung.words);
             let name = spark_ccl_types::name_of(rung.words);
-            signature.name = remember(&match rung.buffers {
+            signature.name = remember_made_up(&match rung.buffers {
                 None => format!("a part of {whole}, name {name:x}"),
                 Some(_) => format!("{whole} with memory from alloc_device, name {name:x}"),
             });
