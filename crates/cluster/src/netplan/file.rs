@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+use tempfile::NamedTempFile;
 
 /// The text of a file, if there is one.
 pub(super) fn read(path: impl AsRef<Path>) -> io::Result<Option<String>> {
@@ -28,29 +29,28 @@ pub(super) fn set(path: impl AsRef<Path>, wanted: Option<&str>) -> io::Result<()
 /// Writes a file that only root may read, whole or not at all.
 pub(super) fn write(path: impl AsRef<Path>, text: &str) -> io::Result<()> {
     let path = path.as_ref();
-    let new = path.with_extension("new");
-    // A leftover that was only partly written.
-    let _ = fs::remove_file(&new);
-    let mut options = fs::File::options();
-    options.write(true).create_new(true).mode(0o600);
-    let written = options.open(&new).and_then(|mut file| {
+    // Under a name that no file has: nothing of the user's is lost.
+    let written = NamedTempFile::new_in(folder(path)).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
-        file.sync_all()
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        sync_folder(path)
     });
-    let renamed = written.and_then(|()| fs::rename(&new, path));
-    named(path, renamed.and_then(|()| sync_folder(path)))
+    named(path, written)
 }
 
 /// Has the names in a file's folder on the disk.
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    path.parent().map_or(Ok(()), |folder| {
-        let folder = if folder.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            folder
-        };
-        fs::File::open(folder)?.sync_all()
-    })
+    fs::File::open(folder(path))?.sync_all()
+}
+
+fn folder(path: &Path) -> &Path {
+    let folder = path.parent().unwrap_or(path);
+    if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    }
 }
 
 /// Names the file in an error.
@@ -61,4 +61,26 @@ pub(super) fn named<T>(path: impl AsRef<Path>, outcome: io::Result<T>) -> io::Re
             format!("{}: {error}", path.as_ref().display()),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn nothing_beside_a_file_is_lost_or_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, own] = ["plan.yaml", "plan.new"].map(|name| folder.path().join(name));
+        fs::write(&own, "the user's").unwrap();
+        for text in ["first", "second"] {
+            write(&path, text).unwrap();
+            assert_eq!(read(&path).unwrap().as_deref(), Some(text));
+        }
+        assert_eq!(read(&own).unwrap().as_deref(), Some("the user's"));
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 }
