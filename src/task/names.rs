@@ -15,6 +15,7 @@ const MOST: usize = 1 << 16;
 
 /// How many names that the library makes up are remembered, the last ones. They follow from calls'
 /// lengths, so a program may have any number of them, and they must leave room for its own names.
+#[cfg(any(feature = "cuda", test))]
 const MOST_MADE_UP: usize = 1024;
 
 /// The code of `finalize`'s barrier, which sets it apart from the user's. No other name has it.
