@@ -342,8 +342,7 @@ impl Communicator {
     }
 
     /// As [`check`](Self::check), and whether all ranks live: the end of a process fails the
-    /// communicator only in a call that needs it. For waits that this library does not see, such as
-    /// for another library that connects the same ranks.
+    /// communicator only in a call that needs it.
     ///
     /// # Errors
     /// [`Error::Failed`], which names the rank that has ended.
@@ -351,6 +350,18 @@ impl Communicator {
         self.check()?;
         let ended = self.inner.watch.latent();
         ended.map_or(Ok(()), |fault| Err(Error::Failed(fault)))
+    }
+
+    /// As [`check_all_ranks`](Self::check_all_ranks), and whether none has left the communicator.
+    /// For waits for all ranks that this library does not see, such as for another library that
+    /// connects them. `words` says in errors what waits.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], which names the rank that has ended or left.
+    pub fn check_all_present(&self, words: &str) -> Result<(), Error> {
+        self.check_all_ranks()?;
+        let left = self.inner.watch.left_before(words);
+        left.map_or(Ok(()), |fault| Err(Error::Failed(Arc::new(fault))))
     }
 
     /// The orderly end: waits until all ranks have called it, and operations whose handles were

@@ -403,6 +403,21 @@ impl Watch {
         Some(Leave { cause, ..leave })
     }
 
+    /// The fault of something that needs all members, `words`, and comes after all calls by now, if
+    /// one has left.
+    pub fn left_before(&self, words: &str) -> Option<Fault> {
+        let members = 0..self.view.members.len() as u32;
+        members.into_iter().find_map(|rank| {
+            let leave = self.left(rank)?;
+            Some(leave.cause.unwrap_or_else(|| Fault::Left {
+                rank: self.member(rank),
+                last_sequence: leave.last_sequence,
+                sequence: self.finished() + 1,
+                words: words.to_owned(),
+            }))
+        })
+    }
+
     /// A rank's leave if nothing is in flight, or the record of its end.
     pub fn has_left(&self, rank: u32) -> Option<Leave> {
         self.left(rank).filter(|leave| !leave.is_in_flight)

@@ -73,6 +73,12 @@ impl spark_ccl_abi::Comm for Comm {
     }
 }
 
+impl Drop for Comm {
+    fn drop(&mut self) {
+        self.shadow.end(&self.inner);
+    }
+}
+
 impl Drop for InProgress {
     fn drop(&mut self) {
         // A forked child may have inherited the lock while another thread held it.
@@ -365,7 +371,7 @@ pub(crate) fn abort(comm: ncclComm_t) -> Status {
         // If the making cannot be cancelled any more, the communicator leaves as soon as it is
         // ready.
         member.ready().map_or(Ok(()), |comm| {
-            comm.shadow.abort(&comm.inner);
+            comm.shadow.abort();
             Ok(comm.inner.leave()?)
         })
     })

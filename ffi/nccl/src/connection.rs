@@ -29,7 +29,7 @@ pub(crate) struct Connection {
 }
 
 /// A communicator that the fallback has made. It is aborted if nobody takes it.
-struct Fresh {
+pub(crate) struct Fresh {
     real: &'static Real,
     handle: usize,
     is_in_progress: bool,
@@ -43,7 +43,7 @@ impl Connection {
         self,
         deadline: Instant,
         mut check: impl FnMut() -> Result<(), Failure>,
-    ) -> Result<ncclComm_t, Failure> {
+    ) -> Result<Fresh, Failure> {
         let begun = within_while(deadline, &mut check, move || self.init());
         let begun = begun.map_err(|cause| self.left_behind(&cause))?;
         let fresh = match begun {
@@ -60,7 +60,7 @@ impl Connection {
             }
             std::thread::sleep(POLL_EVERY);
         }
-        Ok(fresh.take())
+        Ok(fresh)
     }
 
     /// Has the fallback begin the communicator, which may wait for the other ranks.
@@ -133,7 +133,7 @@ impl Fresh {
     }
 
     /// The communicator, which the caller then ends.
-    fn take(self) -> ncclComm_t {
+    pub(crate) fn take(self) -> ncclComm_t {
         std::mem::ManuallyDrop::new(self).handle()
     }
 }

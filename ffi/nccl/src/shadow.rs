@@ -1,22 +1,25 @@
 //! The shadow of one of our communicators: a communicator of the fallback with the same ranks, for
 //! functions that only the fallback has. The first collective one of these makes it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use spark_ccl::Communicator;
+use spark_ccl::{Communicator, Error};
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_cuda::{current_device, keep_context};
 use spark_ccl_log::Mutex;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Fresh};
 use crate::fallback::{Real, opened};
 use crate::types::{ncclComm_t, ncclUniqueId};
 
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
-    /// The handle's address; `None` until it was made.
-    handle: Mutex<Option<usize>>,
+    /// The handle's address, once it was made.
+    handle: OnceLock<usize>,
+    /// Held while it is made.
+    making: Mutex<()>,
     /// Whether it is to end without the other ranks. Orders no other memory: relaxed.
     is_aborted: AtomicBool,
 }
@@ -24,7 +27,7 @@ pub(crate) struct Shadow {
 impl Shadow {
     /// The handle, if it was made.
     pub(crate) fn get(&self) -> Option<ncclComm_t> {
-        let handle = *self.handle.lock();
+        let handle = self.handle.get().copied();
         handle.map(std::ptr::with_exposed_provenance_mut)
     }
 
@@ -35,48 +38,64 @@ impl Shadow {
         comm: &Communicator,
         real: &'static Real,
     ) -> Result<ncclComm_t, Failure> {
-        let mut own = self.handle.lock();
-        if let Some(handle) = *own {
-            return Ok(std::ptr::with_exposed_provenance_mut(handle));
+        let _making = self.making.lock();
+        if let Some(handle) = self.get() {
+            return Ok(handle);
         }
-        let id = shared_id(comm, real)?;
-        let connection = Connection {
-            real,
-            id,
-            rank: comm.rank(),
-            size: comm.size(),
-            // In a thread of its own, which has no current device.
-            device: comm.device().or_else(current_device),
-        };
-        let deadline = Instant::now() + comm.timeout()?;
-        let check = || Ok(comm.check_all_ranks()?);
-        let made = connection.connect(deadline, check).inspect_err(|failure| {
-            // Where this rank alone has failed, the others wait in the fallback, and must learn it.
-            if comm.check_all_ranks().is_ok() {
-                comm.abort(failure.message());
-            }
-        });
-        let handle = made?;
-        *own = Some(handle.expose_provenance());
-        // An abort may have come after the last look: the handle is then this value's to end, and
-        // nobody's to use.
-        if self.is_aborted.load(Ordering::Relaxed) {
-            return Err(Failure::new(
-                Kind::Usage,
-                "the communicator was aborted while one of NCCL's was made",
-            ));
-        }
+        let fresh = connected(comm, real)?;
+        // Until all have made it, a rank that leaves the communicator has no part in it.
+        comm.barrier().run()?;
+        let handle = fresh.take();
+        // Nobody else sets it: the lock is held.
+        let _ = self.handle.set(handle.expose_provenance());
         Ok(handle)
     }
 
-    /// Has it end without the other ranks. (Its orderly end waits for them.) If they wait for this
-    /// one to make it, they end, too.
-    pub(crate) fn abort(&self, comm: &Communicator) {
+    /// Has it end without the other ranks. (Its orderly end waits for them.)
+    pub(crate) fn abort(&self) {
         self.is_aborted.store(true, Ordering::Relaxed);
-        if self.handle.try_lock().is_none() {
-            comm.abort("ncclCommAbort, while a communicator of NCCL's was made");
+    }
+
+    /// Ends it, for a communicator that ends, too: in order, unless that has failed.
+    pub(crate) fn end(&mut self, comm: &Communicator) {
+        let (Some(handle), Some(real)) = (self.handle.take(), opened()) else {
+            return;
+        };
+        let handle = std::ptr::with_exposed_provenance_mut(handle);
+        let has_failed = || matches!(comm.check_all_ranks(), Err(Error::Failed(_)));
+        let _context = keep_context();
+        let name = if *self.is_aborted.get_mut() || has_failed() {
+            "ncclCommAbort"
+        } else {
+            "ncclCommDestroy"
+        };
+        // SAFETY: the fallback has made the handle, and only this value had it, from which it was
+        // taken. The name is one of the two that `end` takes.
+        if let Err(failure) = unsafe { real.end(name, handle) } {
+            spark_ccl_log::warn!("{}", failure.message());
         }
     }
+}
+
+/// Has the fallback connect the communicator's ranks.
+fn connected(comm: &Communicator, real: &'static Real) -> Result<Fresh, Failure> {
+    let id = shared_id(comm, real)?;
+    let connection = Connection {
+        real,
+        id,
+        rank: comm.rank(),
+        size: comm.size(),
+        // In a thread of its own, which has no current device.
+        device: comm.device().or_else(current_device),
+    };
+    let deadline = Instant::now() + comm.timeout()?;
+    let check = || Ok(comm.check_all_present("connecting for NCCL")?);
+    connection.connect(deadline, check).inspect_err(|failure| {
+        // Where this rank alone has failed, the others wait in the fallback, and must learn it.
+        if comm.check_all_ranks().is_ok() {
+            comm.abort(failure.message());
+        }
+    })
 }
 
 /// A unique id of the fallback, which rank 0 makes for all. If rank 0 fails, all learn that.
@@ -99,22 +118,4 @@ fn shared_id(comm: &Communicator, real: &Real) -> Result<ncclUniqueId, Failure> 
         ));
     };
     Ok(ncclUniqueId { internal })
-}
-
-impl Drop for Shadow {
-    fn drop(&mut self) {
-        if let (Some(handle), Some(real)) = (self.get(), opened()) {
-            let _context = keep_context();
-            let name = if *self.is_aborted.get_mut() {
-                "ncclCommAbort"
-            } else {
-                "ncclCommDestroy"
-            };
-            // SAFETY: the fallback has made the handle, and only this value has it, which is being
-            // dropped. The name is one of the two that `end` takes.
-            if let Err(failure) = unsafe { real.end(name, handle) } {
-                spark_ccl_log::warn!("{}", failure.message());
-            }
-        }
-    }
 }

@@ -1,7 +1,8 @@
 /*
  * How a wait within the library that SPARK_CCL_NCCL_FALLBACK names ends.
  *
- *   hangs FILE RANK SIZE      HOW is abort, deadline, death (of the last rank), or failure (there)
+ *   hangs FILE RANK SIZE      HOW is abort, deadline, death or leave (of the last rank), failure
+ *                             (there), or later: its death once nobody waits
  */
 #include "ranks.h"
 
@@ -24,27 +25,58 @@ static void *registers(void *of)
     return NULL;
 }
 
-int main(int argc, char **argv)
+/* The last rank goes on once the others have called this. */
+static void tell(void)
 {
-    require(argc == 4, "usage: hangs FILE RANK SIZE");
-    rank = atoi(argv[2]);
-    size = atoi(argv[3]);
-    const char *how = getenv("HOW");
-    int is_last = rank == size - 1;
+    int32_t done = 1;
+    SUCCEEDS(ncclSend(&done, 1, ncclInt32, size - 1, comm, NULL));
+}
+
+static void hear(void)
+{
+    int32_t done;
+    for (int other = 0; other < size - 1; other++) {
+        SUCCEEDS(ncclRecv(&done, 1, ncclInt32, other, comm, NULL));
+    }
+}
+
+/* The last rank dies once all have communicators of the other library. */
+static void die_later(atomic_int *ends)
+{
+    char buffer[64];
+    int32_t word = 0;
+    ncclWindow_t window;
+    SUCCEEDS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, 0));
+    if (rank == size - 1) {
+        hear();
+        raise(SIGKILL);
+    }
+    tell();
+    FAILS(ncclAllReduce(&word, &word, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError,
+          "rank 2");
+    SUCCEEDS(ncclCommDestroy(comm));
+    while (atomic_load(ends) == 0) {
+        pause_briefly();
+    }
+}
+
+/* What the last rank does, the others may learn before they wait there. */
+static void wait_in_vain(const char *how, atomic_int *hanging)
+{
+    int is_last = rank == size - 1, leaves = strcmp(how, "leave") == 0;
     pthread_t thread;
-    alarm(100);
-    void *library = dlopen(getenv("SPARK_CCL_NCCL_FALLBACK"), RTLD_NOW | RTLD_LOCAL);
-    require(library != NULL, "the other library");
-    atomic_int *hanging = dlsym(library, "hanging");
-    SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
-    require(pthread_create(&thread, NULL, registers, comm) == 0, "pthread_create");
-    /* What the last rank does, the others may learn before they wait there. */
     const char *words = "rank 2";
+    if (is_last && leaves) {
+        hear();
+        SUCCEEDS(ncclCommDestroy(comm));
+        return;
+    }
+    require(pthread_create(&thread, NULL, registers, comm) == 0, "pthread_create");
     if (strcmp(how, "deadline") == 0) {
         words = "have not met in time";
     } else if (is_last && strcmp(how, "failure") == 0) {
         words = "the last error of the fallback";
-    } else if (is_last) {
+    } else if (is_last || leaves) {
         while (!atomic_load(hanging)) {
             pause_briefly();
         }
@@ -52,12 +84,34 @@ int main(int argc, char **argv)
             raise(SIGKILL);
         }
         words = "was left behind in a thread";
-        SUCCEEDS(ncclCommAbort(comm));
+        if (leaves) {
+            tell();
+        } else {
+            SUCCEEDS(ncclCommAbort(comm));
+        }
     }
     require(pthread_join(thread, NULL) == 0, "pthread_join");
     require(strstr(message, words) != NULL, message);
+    require(!leaves || strstr(message, "rank 2") != NULL, message);
     if (strcmp(how, "abort") != 0 || !is_last) {
         SUCCEEDS(ncclCommDestroy(comm));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    require(argc == 4, "usage: hangs FILE RANK SIZE");
+    rank = atoi(argv[2]);
+    size = atoi(argv[3]);
+    const char *how = getenv("HOW");
+    alarm(100);
+    void *library = dlopen(getenv("SPARK_CCL_NCCL_FALLBACK"), RTLD_NOW | RTLD_LOCAL);
+    require(library != NULL, "the other library");
+    SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
+    if (strcmp(how, "later") == 0) {
+        die_later(dlsym(library, "ends"));
+    } else {
+        wait_in_vain(how, dlsym(library, "hanging"));
     }
     printf("rank %d of %d: right\n", rank, size);
     return 0;
