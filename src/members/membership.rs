@@ -81,6 +81,24 @@ impl Membership {
         Ok(())
     }
 
+    /// The farewell of a process that exits, once nothing is in flight, or the deadline has passed.
+    fn last_farewell(&self, deadline: Instant) -> Result<Leave, Forked> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let is_idle = self.engine.is_idle_within(left)?;
+        self.engine.flush_within(FLUSHED_WITHIN)?;
+        if is_idle {
+            return self.engine.with(Core::leave);
+        }
+        // This rank does not do its part in what is in flight.
+        Ok(Leave {
+            cause: Some(Fault::Aborted {
+                by: self.watch.member(self.rank),
+                reason: "its process exited while operations were in flight".to_owned(),
+            }),
+            ..Leave::after(self.watch.finished())
+        })
+    }
+
     /// The fault for ranks that need this one, which ends by a panic.
     fn panicked(&self, meanwhile: &str) -> Fault {
         let reason = format!("its thread panicked{meanwhile}: look at what its process printed");
@@ -115,19 +133,10 @@ impl Membership {
 
 impl Leaves for Membership {
     fn leave_at_exit(&self, deadline: Instant) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.engine.is_idle_within(left) {
-            Ok(true) => self.leave(),
-            // This rank does not do its part in what is in flight.
-            Ok(false) => self.watch.leave(Leave {
-                cause: Some(Fault::Aborted {
-                    by: self.watch.member(self.rank),
-                    reason: "its process exited while operations were in flight".to_owned(),
-                }),
-                ..Leave::after(self.watch.finished())
-            }),
-            // A forked child has no part in the communicator.
-            Err(Forked { .. }) => {}
+        // A forked child has no part in the communicator. Else calls from now on fail: the others
+        // do not wait for them.
+        if let Ok(leave) = self.last_farewell(deadline) {
+            self.watch.leave_now(leave);
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The end of a process that has dropped nothing: what it holds leaves all the same, so that the
 //! other ranks do not take it for dead. Knows who leaves only as what is to be told.
 //!
-//! Nothing here keeps the user from calls afterwards, in destructors of statics or handlers that
-//! were registered earlier. The others do not wait for such a call, which ends at its own time
-//! limit at the latest: programs communicate before they exit.
+//! Calls afterwards, in destructors of statics or handlers that were registered earlier, fail at
+//! once: programs communicate before they exit.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

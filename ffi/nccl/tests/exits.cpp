@@ -4,6 +4,7 @@
  *   exits earlier    a static object destroys them, after this library's handlers at exit
  *   exits later      a static object destroys them, before those
  *   exits thread     an object of the main thread does
+ *   exits calls      a static object calls a collective first, after those
  *   exits never      nothing destroys them
  *   exits busy       threads call collectives, make communicators, and destroy them, meanwhile
  *   exits unloaded   a library that is unloaded destroys them
@@ -33,6 +34,7 @@ void require(bool condition, const char *what)
 /* Two ranks of this process. */
 struct Pair {
     ncclComm_t comms[2] = {nullptr, nullptr};
+    bool calls = false;
 
     void make() { require(ncclCommInitAll(comms, 2, nullptr) == ncclSuccess, "meeting"); }
 
@@ -59,6 +61,14 @@ struct Pair {
     {
         if (comms[0] == nullptr)
             return;
+        if (calls) {
+            int32_t word = 1;
+            ncclResult_t ended =
+                ncclAllReduce(&word, &word, 1, ncclInt32, ncclSum, comms[0], nullptr);
+            require(ended == ncclRemoteError, "a call after the library's handlers");
+            const std::string why = ncclGetLastError(nullptr);
+            puts(why.find("left the communicator") == why.npos ? why.c_str() : "refused");
+        }
         destroy();
         puts("destroyed");
         fflush(stdout);
@@ -137,6 +147,9 @@ int main(int argc, char **argv)
     alarm(100);
     if (how == "earlier") {
         use(first);
+    } else if (how == "calls") {
+        use(first);
+        first.calls = true;
     } else if (how == "later") {
         use(*new Pair);
         static Pair later;

@@ -47,6 +47,7 @@ fn programs_end_whoever_destroys_communicators() {
         ("earlier", "destroyed\n"),
         ("later", "destroyed\n"),
         ("thread", "destroyed\n"),
+        ("calls", "refused\ndestroyed\n"),
         ("never", ""),
         ("busy", ""),
         ("unloaded", "destroyed\nunloaded\ndestroyed\n"),
