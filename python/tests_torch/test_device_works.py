@@ -31,6 +31,8 @@ def calls_without_gpu() -> DeviceCalls:
     calls._waiting = []
     calls._batch = None
     calls._stream = mock.sentinel.stream
+    calls._on_device = contextlib.nullcontext()
+    calls._known = None
     calls._communicator = mock.Mock()
     calls._delayed = Delayed(calls._send, 0.01)
     return calls
@@ -47,8 +49,10 @@ class OnGpu(torch.Tensor):
     is_cuda, is_cpu = True, False
     __torch_function__ = torch._C._disabled_torch_function_impl
 
+    recorded: list[object] = []
+
     def record_stream(self, stream: object) -> None:
-        pass
+        self.recorded.append(stream)
 
 
 @contextlib.contextmanager
@@ -66,13 +70,13 @@ def counted_calls(asked: collections.Counter[str]) -> Iterator[None]:
     answers = {
         "Event": mock.Mock(),
         "current_stream": current,
-        "device": contextlib.nullcontext(),
         "is_current_stream_capturing": False,
         "stream": contextlib.nullcontext(),
     }
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(stand_in(name, answer))
+        stack.enter_context(mock.patch("spark_ccl.torch.devices.current_handle", lambda index: 7))
         yield
 
 
@@ -145,7 +149,7 @@ class Works(unittest.TestCase):
         options = dist.AllreduceOptions()
         patches = (
             mock.patch("spark_ccl.torch.devices.check_all_on"),
-            mock.patch("torch.cuda.current_stream"),
+            mock.patch.object(calls, "current_stream"),
             mock.patch("torch.cuda.Event"),
         )
         with patches[0], patches[1], patches[2]:
@@ -178,17 +182,32 @@ class Works(unittest.TestCase):
                 reduceOp=dist.ReduceOp.SUM,
                 timeout=timedelta(0),
             )
+            tensor.recorded.clear()
+            calls._known = (7, mock.Mock())
             with counted_calls(asked):
                 sys.setprofile(note)
                 try:
                     calls.allreduce([tensor], options).wait()
                 finally:
                     sys.setprofile(None)
-            # One stream for the call, one for its wait; an event after it, and before a call of
-            # another stream.
-            expected = {"current_stream": 2, "device": 1, "is_current_stream_capturing": 1}
-            self.assertEqual(asked, {**expected, "Event": 2 if is_async else 1})
-            self.assertLessEqual(len(own), 40, own)
+            # An event after the call, and one before a call of another stream.
+            expected = {"is_current_stream_capturing": 1, "Event": 2 if is_async else 1}
+            self.assertEqual(asked, expected)
+            self.assertLessEqual(len(own), 38, own)
+            # The current stream waits for a call of another one, which may use the tensor longer.
+            current = calls._known[1]
+            self.assertEqual(current.wait_event.called, is_async)
+            self.assertEqual(tensor.recorded, [calls._stream] * 2 if is_async else [])
+
+    def test_another_current_stream_is_asked_for(self) -> None:
+        calls = calls_without_gpu()
+        calls.device = OnGpu.device
+        asked: collections.Counter[str] = collections.Counter()
+        handles = iter([7, 7, 8, 7])
+        with counted_calls(asked), mock.patch("spark_ccl.torch.devices.current_handle", lambda index: next(handles)):
+            for times in (1, 1, 2, 3):
+                calls.current_stream()
+                self.assertEqual(asked["current_stream"], times)
 
     def test_messages_go_out_before_a_call_on_the_cpu(self) -> None:
         groups.run(a_call_beside_messages, 2)

@@ -130,7 +130,10 @@ class DeviceWork(dist.Work):
             self._wait_at_most(timeout)
         self._enqueue()
         if self._end is not None:
-            self._owner.current_stream().wait_event(self._end)
+            current = self._owner.current_stream()
+            # In the call's own stream, what comes later waits anyway.
+            if current is not self._stream:
+                current.wait_event(self._end)
         _kept.discard(self)
         self._check()
         return True

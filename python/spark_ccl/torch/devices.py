@@ -41,6 +41,10 @@ class DeviceCalls(Calls):
         self._timeout = timeout
         self.device = device
         self._stream = torch.cuda.Stream(device)
+        # Makes the GPU the current one. One object for all calls, which hold `_order`.
+        self._on_device = torch.cuda.device(device)
+        # PyTorch's current stream when it was asked last, and its handle.
+        self._known: tuple[int, torch.cuda.Stream] | None = None
         # Held to enqueue: all ranks do so in the same order, and a batch belongs to one thread.
         self._order = threading.RLock()
         # Pending messages, which are sent together; and calls of an open batch.
@@ -57,8 +61,13 @@ class DeviceCalls(Calls):
 
     def current_stream(self) -> torch.cuda.Stream:
         """PyTorch's current stream of the GPU."""
-        # Of a number, PyTorch need not find out which device it means.
-        return torch.cuda.current_stream(self.device.index)
+        # PyTorch takes much longer to make its object than to tell the handle.
+        handle, known = current_handle(self.device.index), self._known
+        if known is not None and known[0] == handle:
+            return known[1]
+        stream = torch.cuda.current_stream(self.device.index)
+        self._known = (handle, stream)
+        return stream
 
     def set_timeout(self, timeout: timedelta) -> None:
         """How long the end of the group waits for calls."""
@@ -215,11 +224,12 @@ class DeviceCalls(Calls):
         `has_begun_now` says that all calls follow what is in PyTorch's current stream.
         """
         calls = [one for work in works for one in work.started]
-        with torch.cuda.device(self.device.index):
+        with self._on_device:
             for call in calls:
                 call.get_ready(stream)
-            # Before anything can fail: calls that were enqueued before the failure use them.
-            for work in works:
+            # Before anything can fail: calls that were enqueued before the failure use them. In
+            # PyTorch's own current stream, that is the program's matter, as of all it does there.
+            for work in works if stream is self._stream else ():
                 for tensor in tensors_in([work.results, *[call.keep for call in work.started]]):
                     if tensor.is_cuda:
                         tensor.record_stream(stream)
@@ -259,6 +269,12 @@ class DeviceCalls(Calls):
 
     def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Any:
         raise InvalidError("sparse tensors are reduced on the CPU; pass tensor.cpu(), or its dense form")
+
+
+def current_handle(index: int) -> int:
+    """CUDA's handle of PyTorch's current stream of a GPU."""
+    handle: int = torch._C._cuda_getCurrentRawStream(index)
+    return handle
 
 
 def _captures() -> bool:
