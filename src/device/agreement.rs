@@ -33,11 +33,13 @@ pub(super) struct ToldGpu {
     pub(super) model: String,
     pub(super) generation: u8,
     pub(super) multiprocessors: u16,
+    /// The most CTAs that the rank allows a kernel.
+    pub(super) most_ctas: u8,
 }
 
 /// The length of what a rank tells: the bus id (at most 16 bytes), the model (cut off where it is
-/// too long), the number of multiprocessors, the kernels' revision and the generation. Zeros if the
-/// rank has no GPU.
+/// too long), the kernels' revision, the most CTAs, the number of multiprocessors and the
+/// generation. Zeros if the rank has no GPU.
 const BYTES: usize = 100;
 const PLACE: usize = 28;
 const MODEL: usize = 64;
@@ -108,6 +110,7 @@ pub(super) fn tell_gpu(
         put(&mut own[..PLACE], &found.place);
         put(&mut own[PLACE..PLACE + MODEL], &found.model);
         own[REVISED].copy_from_slice(&REVISION.to_le_bytes());
+        own[BYTES - 4] = comm.inner.world.settings.gpu.most_ctas as u8;
         own[BYTES - 3..BYTES - 1].copy_from_slice(&found.multiprocessors.to_le_bytes());
         own[BYTES - 1] = found.generation;
     }
@@ -135,6 +138,7 @@ impl ToldGpu {
             place,
             model: text(&bytes[PLACE..PLACE + MODEL]),
             generation,
+            most_ctas: bytes[BYTES - 4],
             multiprocessors: u16::from_le_bytes([bytes[BYTES - 3], bytes[BYTES - 2]]),
         })
     }
@@ -224,11 +228,12 @@ mod tests {
         put(&mut bytes[..PLACE], "0000:1b:00.0");
         put(&mut bytes[PLACE..PLACE + MODEL], "NVIDIA H200");
         bytes[REVISED].copy_from_slice(&[4, 3, 2, 1]);
-        bytes[BYTES - 3..].copy_from_slice(&[0x10, 0x01, 9]);
+        bytes[BYTES - 4..].copy_from_slice(&[7, 0x10, 0x01, 9]);
         let told = ToldGpu::from_bytes(&bytes).unwrap();
         assert_eq!(told.model, "NVIDIA H200");
         assert_eq!((&*told.place, told.generation), ("0000:1b:00.0", 9));
         assert_eq!((told.multiprocessors, told.revision), (272, 0x0102_0304));
+        assert_eq!(told.most_ctas, 7);
     }
 
     fn gpu(place: &str) -> ToldGpu {
@@ -238,6 +243,7 @@ mod tests {
             model: "NVIDIA H200".to_owned(),
             generation: 9,
             multiprocessors: 132,
+            most_ctas: 32,
         }
     }
 

@@ -59,12 +59,22 @@ impl Enqueued {
             .collect();
         // SAFETY: each stream is a default one, or lives longer than the borrowed calls; the
         // buffers stay, and are in order, until the calls have run (contract of `new`).
-        unsafe { Communicator::enqueue_untyped(&device_calls) }?;
+        let enqueued = unsafe { Communicator::enqueue_untyped(&device_calls) };
+        enqueued.map_err(|error| explain(calls, error.into()))?;
         for own in calls.iter().filter(|own| !own.event.is_null()) {
             // SAFETY: the event is one of the communicator's device, and lives longer than the
             // borrowed call, as does the stream, unless it is a default one (contract of `new`).
             unsafe { own.comm.inner().record_raw(own.event, own.stream) }?;
         }
         Ok(())
+    }
+}
+
+/// A failure of calls, in the words of their communicator if they have one in common.
+fn explain(calls: &[Enqueued], failure: Failure) -> Failure {
+    let mut comms = calls.iter().map(|own| &own.comm);
+    match comms.next() {
+        Some(first) if comms.all(|other| Arc::ptr_eq(first, other)) => first.explain(failure),
+        _ => failure,
     }
 }

@@ -302,7 +302,8 @@ pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure
         // SAFETY: until `call` is done, which it is when this returns, what it sends is initialised
         // memory that nobody writes, and what it receives can be written, and nobody else uses it
         // (this function's contract).
-        return Ok(unsafe { comm.inner().run_untyped(call) }?);
+        let ran = unsafe { comm.inner().run_untyped(call) };
+        return ran.map_err(|error| comm.explain(error.into()));
     }
     // SAFETY: until `call` is done, also where that is at the end of the group, what it sends is
     // initialised memory that nobody writes, and what it receives can be written, and nobody else

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub struct Started {
     /// `None` once a thread waits for the call.
     pending: Mutex<Option<Pending<()>>>,
-    _comm: Arc<dyn Comm>,
+    comm: Arc<dyn Comm>,
 }
 
 /// A call that starts at the end of its group.
@@ -76,10 +76,11 @@ impl Started {
     pub unsafe fn start(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<Self, Failure> {
         // SAFETY: until the call is done, what it sends is initialised memory that nobody writes,
         // and what it receives can be written, and nobody else uses it (this function's contract).
-        let pending = unsafe { comm.inner().start_untyped(call) }?;
+        let pending = unsafe { comm.inner().start_untyped(call) };
+        let pending = pending.map_err(|error| comm.explain(error.into()))?;
         Ok(Self {
             pending: Mutex::new(Some(pending)),
-            _comm: comm,
+            comm,
         })
     }
 
@@ -94,7 +95,8 @@ impl Started {
     /// # Errors
     /// The call's, and those of [`take`](Self::take).
     pub fn wait(&self) -> Result<(), Failure> {
-        self.take()?.wait()
+        let waited = self.take()?.wait();
+        waited.map_err(|failure| self.comm.explain(failure))
     }
 
     /// Waits until one of several calls is done, and returns its place and result; `None` if `all`

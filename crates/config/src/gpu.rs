@@ -8,6 +8,8 @@ use crate::reader::Reader;
 /// More than any host has.
 const MAX_DEVICE: usize = 1023;
 const MOST_SET_ASIDE: usize = 256 << 20;
+/// Kernels have no more.
+const MOST_CTAS: usize = 32;
 const MOST_IN_SLOTS: usize = 8 << 20;
 
 /// How device memory is used.
@@ -26,6 +28,9 @@ pub struct Gpu {
     /// Whether slots may be in the GPUs' memory, which RDMA devices reach by dma-bufs. Ranks agree
     /// on it by themselves.
     pub dma_buf: bool,
+    /// The most CTAs of a kernel, with [`Backend::Engine`](crate::Backend::Engine). Ranks agree on
+    /// the least value by themselves.
+    pub most_ctas: usize,
     /// The most bytes of dropped pinned memory that are kept, per GPU. Beyond that, it is freed
     /// when no call is in flight, and until then no more is allocated.
     pub most_set_aside: usize,
@@ -42,6 +47,7 @@ impl Default for Gpu {
             protocol: GpuProtocol::default(),
             pinned: false,
             dma_buf: true,
+            most_ctas: MOST_CTAS,
             most_set_aside: MOST_SET_ASIDE,
             most_in_slots: MOST_IN_SLOTS,
         }
@@ -55,12 +61,14 @@ impl Gpu {
         let mut bytes = |name| reader.parsed(&[name], "a number of bytes", parse::bytes);
         let most_set_aside = bytes("SPARK_CCL_GPU_SET_ASIDE")?;
         let most_in_slots = bytes("SPARK_CCL_GPU_SLOTS")?;
+        let most_ctas = reader.number(&["SPARK_CCL_GPU_CTAS"], 1..=MOST_CTAS)?;
         Ok(Self {
             own_device: reader.number(&["SPARK_CCL_DEVICE"], 0..=MAX_DEVICE)?,
             may_be_shared: reader.boolean("SPARK_CCL_SHARE_GPU")?.unwrap_or_default(),
             protocol: protocol.unwrap_or_default(),
             pinned: reader.boolean("SPARK_CCL_GPU_PINNED")?.unwrap_or_default(),
             dma_buf: reader.boolean("SPARK_CCL_GPU_DMABUF")?.unwrap_or(true),
+            most_ctas: most_ctas.unwrap_or(MOST_CTAS),
             most_set_aside: most_set_aside.unwrap_or(MOST_SET_ASIDE),
             most_in_slots: most_in_slots.unwrap_or(MOST_IN_SLOTS),
         })

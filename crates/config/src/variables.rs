@@ -54,6 +54,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_GPU_PROTOCOL"),
     plain("SPARK_CCL_GPU_PINNED"),
     plain("SPARK_CCL_GPU_DMABUF"),
+    plain("SPARK_CCL_GPU_CTAS"),
     plain("SPARK_CCL_GPU_SET_ASIDE"),
     plain("SPARK_CCL_GPU_SLOTS"),
     plain("SPARK_CCL_NCCL_LIBRARY"),

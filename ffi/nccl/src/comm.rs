@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use spark_ccl::{Cancel, Communicator, Error};
-use spark_ccl_abi::Process;
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
 use spark_ccl_abi::handles::Table;
+use spark_ccl_abi::{Comm as _, Process};
 use spark_ccl_log::Mutex;
 
+use crate::config::Options;
 use crate::factors::Factors;
 use crate::shadow::Shadow;
 use crate::status::{Status, progressing};
@@ -54,6 +55,8 @@ pub(crate) struct Comm {
     pub(crate) shadow: Shadow,
     /// Whether its functions wait for other ranks.
     pub(crate) is_blocking: bool,
+    /// The user's name for it.
+    name: Option<String>,
     /// The meetings that go on in the background, over its links, or begin at the end of an open
     /// group: by the group in which each was called for.
     meetings: Mutex<Vec<Option<u64>>>,
@@ -70,6 +73,16 @@ pub(crate) struct InProgress {
 impl spark_ccl_abi::Comm for Comm {
     fn inner(&self) -> &Communicator {
         &self.inner
+    }
+
+    fn explain(&self, failure: Failure) -> Failure {
+        match &self.name {
+            Some(name) => Failure::new(
+                failure.kind(),
+                format!("communicator {name:?}: {}", failure.message()),
+            ),
+            None => failure,
+        }
     }
 }
 
@@ -93,12 +106,13 @@ impl Drop for InProgress {
 }
 
 impl Comm {
-    pub(crate) fn new(inner: Communicator, is_blocking: bool) -> Self {
+    pub(crate) fn new(inner: Communicator, options: Options) -> Self {
         Self {
             inner,
             factors: Factors::default(),
             shadow: Shadow::default(),
-            is_blocking,
+            is_blocking: options.is_blocking.unwrap_or(true),
+            name: options.name,
             meetings: Mutex::default(),
         }
     }
@@ -257,7 +271,7 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
                 // The communicator was finalized, which is no error of its calls: users ask
                 // afterwards.
                 Err(Error::Invalid { .. }) => Status::Success,
-                checked => guarded(|| Ok(checked?)),
+                checked => guarded(|| checked.map_err(|error| comm.explain(error.into()))),
             },
             Some(Err(failure)) => guarded(|| Err(failure.clone())),
         };

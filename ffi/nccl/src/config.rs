@@ -36,20 +36,27 @@ const OPTIONS: usize = 64;
 /// Longer than any call: NCCL has no deadline.
 const NEVER: Duration = Duration::from_secs(40 * 24 * 3600);
 
-/// The user's configuration of a new communicator. Limits of CTAs and the like are hints, which are
-/// ignored.
-#[derive(Debug, Clone, Copy)]
+/// The most CTAs that `SPARK_CCL_GPU_CTAS` takes.
+const MOST_CTAS: c_int = 32;
+
+/// The user's configuration of a new communicator. Other hints are ignored.
+#[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// Whether functions wait for the other ranks; `None` if the new communicator inherits this
     /// from its parent.
     pub(crate) is_blocking: Option<bool>,
+    /// What logs and errors call it.
+    pub(crate) name: Option<String>,
     net: Option<Net>,
+    most_ctas: Option<c_int>,
 }
 
 impl Options {
     const DEFAULT: Self = Self {
         is_blocking: None,
+        name: None,
         net: None,
+        most_ctas: None,
     };
 
     /// Reads a configuration of any version; the defaults if it is null.
@@ -75,10 +82,16 @@ impl Options {
                 )));
             }
         };
-        // SAFETY: the name is null, or a string that ends in a null character (this function's
+        let most_ctas = (own.maxCTAs != UNDEFINED).then_some(own.maxCTAs);
+        if let Some(most) = most_ctas.filter(|&most| most < 1) {
+            return Err(Failure::invalid(format!(
+                "maxCTAs of the ncclConfig_t is {most}, not 1 or more"
+            )));
+        }
+        // SAFETY: both names are null, or strings that end in a null character (this function's
         // contract).
-        let name = unsafe { text(own.netName) };
-        let net = name.map(|name| match name.to_ascii_lowercase().as_str() {
+        let (net, name) = unsafe { (text(own.netName), text(own.commName)) };
+        let net = net.map(|name| match name.to_ascii_lowercase().as_str() {
             "socket" => Ok(Net::Tcp),
             "ib" => Ok(Net::Rdma),
             _ => Err(Failure::invalid(format!(
@@ -87,14 +100,16 @@ impl Options {
         });
         Ok(Self {
             is_blocking,
+            name: name.map(Cow::into_owned).filter(|name| !name.is_empty()),
             net: net.transpose()?,
+            most_ctas: most_ctas.map(|most| most.min(MOST_CTAS)),
         })
     }
 
     /// Makes a builder of communicators like NCCL's: calls have no deadline, and the GPU is
     /// `device`, else this thread's current one, if there are GPUs. The environment and its files
     /// win over these.
-    pub(crate) fn builder(self, device: Option<usize>) -> Result<Builder, Failure> {
+    pub(crate) fn builder(&self, device: Option<usize>) -> Result<Builder, Failure> {
         let mut builder = Communicator::builder();
         let is_unset = |builder: &Builder, name| builder.get(name).is_none();
         if let Some(net) = self.net
@@ -105,6 +120,11 @@ impl Options {
         }
         if is_unset(&builder, "SPARK_CCL_TIMEOUT") {
             builder = builder.operation_timeout(NEVER);
+        }
+        if let Some(most) = self.most_ctas
+            && is_unset(&builder, "SPARK_CCL_GPU_CTAS")
+        {
+            builder = builder.set("SPARK_CCL_GPU_CTAS", &most.to_string());
         }
         // Never the backend NCCL: this library has NCCL's name, and would be opened once more.
         if builder.get("SPARK_CCL_BACKEND") == Some("host") || !has_gpus()? {
@@ -299,6 +319,34 @@ pub(crate) unsafe fn copy<T: Growing>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn read(config: &ncclConfig_t) -> Result<Options, Failure> {
+        // SAFETY: the structure is whole, as its size says, and its strings are null, or end.
+        unsafe { Options::read(config) }
+    }
+
+    #[test]
+    fn limits_of_ctas_and_names_are_taken() {
+        let mut config = ncclConfig_t {
+            size: size_of::<ncclConfig_t>(),
+            magic: MAGIC,
+            ..ncclConfig_t::UNSET
+        };
+        let limit = |options: &Options| {
+            let builder = options.builder(None).unwrap();
+            builder.get("SPARK_CCL_GPU_CTAS").map(str::to_owned)
+        };
+        assert_eq!(limit(&read(&config).unwrap()), None);
+        for (most, taken) in [(1, "1"), (3, "3"), (64, "32")] {
+            config.maxCTAs = most;
+            assert_eq!(limit(&read(&config).unwrap()).as_deref(), Some(taken));
+        }
+        config.maxCTAs = 0;
+        assert!(read(&config).unwrap_err().message().contains("maxCTAs"));
+        config.maxCTAs = UNDEFINED;
+        config.commName = c"blue".as_ptr();
+        assert_eq!(read(&config).unwrap().name.as_deref(), Some("blue"));
+    }
 
     #[test]
     fn half_a_member_is_none() {

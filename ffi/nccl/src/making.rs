@@ -42,7 +42,7 @@ impl<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'stati
         self,
         maker: Option<Maker>,
         handle: usize,
-        is_blocking: bool,
+        options: Options,
         meeting: Option<InProgress>,
     ) -> groups::Meeting {
         let cancel = maker.as_ref().map(Maker::cancel).unwrap_or_default();
@@ -51,15 +51,16 @@ impl<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'stati
             drop(meeting);
             banner::say();
             if let Ok(Some(made)) = &made {
-                say(handle, made);
+                say(handle, made, options.name.as_deref());
             }
             let outcome = made.as_ref().map(drop).map_err(Clone::clone);
             if let Some(maker) = maker {
                 let none = || Failure::new(Kind::Internal, "a member of no communicator");
-                maker.set(made.and_then(|made| {
-                    made.map(|made| Comm::new(made, is_blocking))
-                        .ok_or_else(none)
-                }));
+                maker.set(
+                    made.and_then(|made| {
+                        made.map(|made| Comm::new(made, options)).ok_or_else(none)
+                    }),
+                );
             }
             outcome
         })
@@ -67,15 +68,16 @@ impl<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + Send + 'stati
 }
 
 /// Logs the new communicator, in the words that tools search for.
-fn say(handle: usize, comm: &Communicator) {
+fn say(handle: usize, comm: &Communicator, name: Option<&str>) {
     let device = comm.device();
     let shown = device.map_or("-1".to_owned(), |device| device.to_string());
     spark_ccl_log::info!(
-        "comm {handle:#x} rank {} nranks {} cudaDev {shown} busId {} commId {:#x} - Init COMPLETE",
+        "comm {handle:#x} rank {} nranks {} cudaDev {shown} busId {} commId {:#x}{} - Init COMPLETE",
         comm.rank(),
         comm.size(),
         device.map_or("0".to_owned(), bus_id),
-        comm.context_id()
+        comm.context_id(),
+        name.map_or(String::new(), |name| format!(" commName {name}"))
     );
 }
 
@@ -134,7 +136,7 @@ unsafe fn attempt<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + 
     // contract).
     unsafe { to.write(std::ptr::null_mut()) };
     // SAFETY: `config` is null or as it must be (this function's contract).
-    let options = unsafe { Options::read(config) }?;
+    let mut options = unsafe { Options::read(config) }?;
     // So an unusable fallback is reported now, and not only when it is needed.
     fallback::real()?;
     let plan = prepare(&options)?;
@@ -149,13 +151,13 @@ unsafe fn attempt<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + 
         None => (handle.addr(), None),
     };
     let inherited = parent.as_ref().is_none_or(|parent| parent.is_blocking);
-    let is_blocking = options.is_blocking.unwrap_or(inherited);
+    let is_blocking = *options.is_blocking.get_or_insert(inherited);
     let begun = if is_blocking {
-        let work = plan.into_work(maker, handle.addr(), is_blocking, None);
+        let work = plan.into_work(maker, handle.addr(), options, None);
         groups::meet(order, work).map(|()| Progress::Done)
     } else {
         let meeting = parent.as_ref().map(Comm::begin_meeting);
-        let work = plan.into_work(maker, handle.addr(), is_blocking, meeting);
+        let work = plan.into_work(maker, handle.addr(), options, meeting);
         groups::meet_in_background(order, work)
     };
     if begun.is_ok() {

@@ -57,11 +57,14 @@ typedef enum {
     ncclNumTypes
 } ncclDataType_t;
 typedef enum { ncclScalarDevice, ncclScalarHostImmediate } ncclScalarResidence_t;
-/* The members of the first version; later ones have more. */
+/* The members of version 2.27; later ones have more. */
 typedef struct {
     size_t size;
     unsigned int magic, version;
-    int blocking;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs;
+    const char *netName;
+    int splitShare, trafficClass;
+    const char *commName;
 } ncclConfig_t;
 typedef struct {
     size_t size;
@@ -93,7 +96,9 @@ typedef struct {
 #define NCCL_COLLCONFIG_INITIALIZER                                                                \
     {sizeof(ncclCollConfig_t), 0xcafebeef, 23203, NULL, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, \
      1, INT_MIN, 0, NULL}
-#define NCCL_CONFIG_INITIALIZER {sizeof(ncclConfig_t), 0xcafebeef, 21400, INT_MIN}
+#define NCCL_CONFIG_INITIALIZER                                                                    \
+    {sizeof(ncclConfig_t), 0xcafebeef, 22700, INT_MIN, INT_MIN, INT_MIN, INT_MIN, NULL, INT_MIN,   \
+     INT_MIN, NULL}
 
 ncclResult_t ncclGetVersion(int *);
 const char *ncclGetErrorString(ncclResult_t);

@@ -15,8 +15,8 @@ static void shrink(int lost)
     int number;
     ncclComm_t rest = NULL;
     ncclResult_t state;
-    char name[32];
-    snprintf(name, sizeof name, "rank %d", lost);
+    char name[64];
+    snprintf(name, sizeof name, "communicator \"blue\": rank %d", lost);
     FAILS(ncclAllReduce(&own, &sum, 1, ncclInt32, ncclSum, comm, NULL), ncclRemoteError, name);
     SUCCEEDS(ncclCommGetAsyncError(comm, &state));
     require(state == ncclRemoteError, "the state after a death");
@@ -199,7 +199,9 @@ int main(int argc, char **argv)
     require(argc == 4, "usage: ends FILE RANK SIZE");
     rank = atoi(argv[2]);
     size = atoi(argv[3]);
-    SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.commName = "blue";
+    SUCCEEDS(ncclCommInitRankConfig(&comm, size, meet(argv[1]), rank, &config));
     expect_sum(comm, rank, size * (size - 1) / 2, "a sum");
     /* No rank may die while others are in a call: the call would fail for its death. */
     int32_t done = 1;

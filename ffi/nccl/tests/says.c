@@ -4,11 +4,13 @@
  */
 #include "ranks.h"
 
-static void meets(void)
+static void meets(const char *name)
 {
     ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.commName = name;
     SUCCEEDS(ncclGetUniqueId(&id));
-    SUCCEEDS(ncclCommInitRank(&comm, size, id, rank));
+    SUCCEEDS(ncclCommInitRankConfig(&comm, size, id, rank, &config));
     SUCCEEDS(ncclCommDestroy(comm));
 }
 
@@ -63,12 +65,12 @@ int main(void)
     setvbuf(stdout, NULL, _IONBF, 0);
     SUCCEEDS(ncclGetVersion(&version));
     printf("version %d\n", version);
-    meets();
+    meets(NULL);
     require(setenv("NCCL_IB_TIMEOUT", "99", 1) == 0, "setenv");
     ncclUniqueId id;
     FAILS(ncclGetUniqueId(&id), ncclInvalidArgument, "NCCL_IB_TIMEOUT");
     require(unsetenv("NCCL_IB_TIMEOUT") == 0, "unsetenv");
-    meets();
+    meets("blue");
     parameters();
     require(setenv("SPARK_CCL_NCCL_VERSION", "2.27.3", 1) == 0, "setenv");
     FAILS(ncclGetVersion(&version), ncclInvalidArgument, "write 22703");

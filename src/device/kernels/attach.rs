@@ -179,15 +179,17 @@ pub(super) fn agree<R>(
     }
 }
 
-/// How many CTAs a kernel has. Each may take a whole multiprocessor, and those of all ranks that
-/// share a GPU fit on it. `are_together` says whether two ranks are on one machine.
+/// How many CTAs a kernel has: as many as all ranks allow. Each may take a whole multiprocessor,
+/// and those of all ranks that share a GPU fit on it. `are_together` says whether two ranks are on
+/// one machine.
 fn ctas(all: &[ToldGpu], are_together: impl Fn(usize, usize) -> bool) -> u32 {
     let share = |rank: usize, other: usize| {
         all[rank].place == all[other].place && are_together(rank, other)
     };
     let of_rank = all.iter().enumerate().map(|(rank, gpu)| {
         let on_one = (0..all.len()).filter(|&other| share(rank, other)).count();
-        CTAS.min(usize::from(gpu.multiprocessors)) / on_one
+        let that_fit = CTAS.min(usize::from(gpu.multiprocessors)) / on_one;
+        that_fit.min(usize::from(gpu.most_ctas))
     });
     of_rank.min().unwrap_or(1).max(1) as u32
 }
@@ -204,6 +206,7 @@ mod tests {
             model: "NVIDIA H200".to_owned(),
             generation: 9,
             multiprocessors,
+            most_ctas: 32,
         };
         let gpu = |place| of(place, 132);
         let on_one_host = |all: &[ToldGpu]| ctas(all, |_, _| true);
@@ -215,6 +218,12 @@ mod tests {
         assert_eq!(on_one_host(&[gpu("a"), of("b", 20)]), 20);
         assert_eq!(on_one_host(&vec![of("b", 20); 3]), 6);
         assert_eq!(on_one_host(&vec![of("b", 2); 3]), 1);
+        let limited = |place, most_ctas| ToldGpu {
+            most_ctas,
+            ..gpu(place)
+        };
+        assert_eq!(on_one_host(&[gpu("a"), limited("b", 3)]), 3);
+        assert_eq!(on_one_host(&[limited("a", 20), limited("a", 18)]), 16);
         // Hosts of one kind have their GPUs at one place.
         assert_eq!(ctas(&vec![gpu("a"); 8], |rank, other| rank == other), 32);
         assert_eq!(

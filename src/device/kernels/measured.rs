@@ -80,6 +80,7 @@ mod tests {
             model: (*model).to_owned(),
             generation: 9,
             multiprocessors: 132,
+            most_ctas: 32,
         };
         models.iter().map(gpu).collect()
     }

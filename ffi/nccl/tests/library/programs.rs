@@ -160,8 +160,10 @@ fn it_says_what_it_is_and_what_it_makes() {
         .filter(|line| line.contains("Init COMPLETE"))
         .collect();
     assert_eq!(made.len(), 2, "{logged}");
-    for line in made {
+    for (line, has_name) in made.into_iter().zip([false, true]) {
         assert!(line.contains(" comm 0x"), "{line}");
+        let end = " commName blue - Init COMPLETE";
+        assert_eq!(line.ends_with(end), has_name, "{line}");
         let rest = " rank 0 nranks 1 cudaDev -1 busId 0 commId 0x";
         assert!(line.contains(rest), "{line}");
     }
