@@ -204,7 +204,8 @@ class Works(unittest.TestCase):
         calls.device = OnGpu.device
         asked: collections.Counter[str] = collections.Counter()
         handles = iter([7, 7, 8, 7])
-        with counted_calls(asked), mock.patch("spark_ccl.torch.devices.current_handle", lambda index: next(handles)):
+        told = mock.patch("spark_ccl.torch.devices.current_handle", lambda index: next(handles))
+        with counted_calls(asked), told:
             for times in (1, 1, 2, 3):
                 calls.current_stream()
                 self.assertEqual(asked["current_stream"], times)

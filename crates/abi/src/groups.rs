@@ -217,13 +217,8 @@ fn spawn<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<JoinHandle<T>, Failure> {
-    let no_thread = |error| {
-        Failure::new(
-            Kind::System,
-            format!("no thread can be started for a rank: {error}"),
-        )
-    };
-    spark_ccl_log::spawn(name, work).map_err(no_thread)
+    let text = |error| format!("no thread can be started for a rank: {error}");
+    spark_ccl_log::spawn(name, work).map_err(|error| Failure::new(Kind::System, text(error)))
 }
 
 /// Has this rank meet others: now, or at the end of the open group, beside the group's other
