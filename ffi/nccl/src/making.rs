@@ -72,7 +72,8 @@ fn say(handle: usize, comm: &Communicator, name: Option<&str>) {
     let device = comm.device();
     let shown = device.map_or("-1".to_owned(), |device| device.to_string());
     spark_ccl_log::info!(
-        "comm {handle:#x} rank {} nranks {} cudaDev {shown} busId {} commId {:#x}{} - Init COMPLETE",
+        "comm {handle:#x} rank {} nranks {} cudaDev {shown} busId {} commId {:#x}{} \
+         - Init COMPLETE",
         comm.rank(),
         comm.size(),
         device.map_or("0".to_owned(), bus_id),
