@@ -204,7 +204,11 @@ impl Core {
 
     /// The link to each rank.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
-        self.wires.mesh().peers().to_vec()
+        let mut links = self.wires.mesh().peers().to_vec();
+        for (peer, link) in (0..).zip(&mut links) {
+            link.is_far = self.wires.is_far(peer);
+        }
+        links
     }
 
     /// The state of the rails to each rank.

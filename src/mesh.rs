@@ -93,6 +93,7 @@ impl Mesh {
         let peers = (0..owner.members.len() as Rank).map(|peer| PeerLink {
             carrier: owner.carrier(peer),
             route: None,
+            is_far: false,
         });
         Self {
             peers: peers.collect(),
@@ -328,7 +329,11 @@ impl Mesh {
     /// Records and logs what a link is made of.
     fn note(&mut self, (peer, lane): LinkId, carrier: Carrier, route: Option<String>) {
         let (rank, owner) = (self.owner.rank, &self.owner);
-        let link = PeerLink { carrier, route };
+        let link = PeerLink {
+            carrier,
+            route,
+            is_far: false,
+        };
         spark_ccl_log::info!(
             "rank {rank}: link {lane} to {}: {link}",
             owner.describe(peer)

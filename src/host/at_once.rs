@@ -96,7 +96,7 @@ impl Run<'_> {
         let Ok(outgoing) = self.outgoing(LANE, transfer, bytes) else {
             return false;
         };
-        if let Some(ticket) = self.combine(transfer, 0, count, incoming, outgoing) {
+        if let Some(ticket) = self.combine(LANE, transfer, 0, count, incoming, outgoing) {
             self.wires.finish(ticket);
         }
         self.finish(LANE, transfer, bytes).is_ok()

@@ -5,7 +5,7 @@
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do
 //! not.
 
-use spark_ccl_compute::{Job, Operand};
+use spark_ccl_compute::{Job, Operand, Streaming};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::{Operation, Scale};
 
@@ -74,7 +74,7 @@ impl<'a> Exchange<'a> {
             srcs,
             dsts,
             count: self.count,
-            streaming: false,
+            streaming: Streaming::Nothing,
             divides: false,
         }
     }
@@ -123,11 +123,15 @@ fn send(exchange: &Exchange<'_>, wires: &mut Wires) -> u32 {
         };
         let scale = exchange.task.reduction.scale_of_sent();
         let (srcs, dsts) = ([exchange.own(peer, scale)], [slot.as_mut_ptr()]);
+        let job = Job {
+            streaming: wires.slot_stores(peer, LANE, bytes),
+            ..exchange.job(&srcs, &dsts)
+        };
         // SAFETY: the source is all of the input, or its block for the peer, of which there is one
         // for each rank (`check`); the input is readable until the operation is done. The slot has
         // room for as much (`reserve`), is this side's until it is committed below, and is no part
         // of the input.
-        unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
+        unsafe { wires.compute_now(&job) };
         if wires.commit(peer, LANE, bytes, tag).is_err() {
             return step - 1;
         }

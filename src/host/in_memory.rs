@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use spark_ccl_compute::{Operand, Ticket};
+use spark_ccl_compute::{Operand, Streaming, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
 use spark_ccl_transport::{LinkError, LinkRx};
 
@@ -16,8 +16,10 @@ impl Run<'_> {
     /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
     pub(super) fn reduce_local(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
         if half.pending.is_none() {
-            half.pending =
-                self.submit(step.src.len as usize, false, |run, operands, targets| {
+            half.pending = self.submit(
+                step.src.len as usize,
+                Streaming::Nothing,
+                |run, operands, targets| {
                     let block = |rank| Span {
                         buf: Buf::Scratch,
                         offset: u64::from(rank) * step.src.len,
@@ -35,7 +37,8 @@ impl Run<'_> {
                     }));
                     targets.push(run.address(&step.dst, 0));
                     Ok(())
-                })?;
+                },
+            )?;
         }
         self.settle(half, step.src.len)
             .map(|()| half.elements == step.src.len)
@@ -57,7 +60,7 @@ impl Run<'_> {
             let done = half.elements;
             half.pending = self.submit(
                 count as usize,
-                self.bypasses_caches(),
+                self.result_stores(),
                 |run, operands, targets| {
                     // All ranks have this factor: where factors differ, this is not chosen.
                     let scale = run.task.reduction.scale;
@@ -117,7 +120,7 @@ impl Run<'_> {
     fn submit(
         &mut self,
         count: usize,
-        streaming: bool,
+        streaming: Streaming,
         fill: impl FnOnce(&Self, &mut Vec<Operand>, &mut Vec<*mut u8>) -> Result<(), Obstacle>,
     ) -> Result<Option<Ticket>, Obstacle> {
         // Taken out for the time being, so that nothing is allocated for each slice.

@@ -1,7 +1,7 @@
 //! Executes the steps of one operation, slice by slice, as far as links and reductions allow. Knows
 //! a program's steps and the links; knows neither the queue nor deadlines.
 
-use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
+use spark_ccl_compute::{Compute, Job, Operand, Started, Streaming, Ticket};
 use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::LinkError;
 use spark_ccl_types::Scale;
@@ -206,7 +206,8 @@ impl Run<'_> {
             let incoming = self.incoming(lane, transfer, count * size)?;
             let outgoing = self.outgoing(lane, transfer, count * size)?;
             if count > 0 {
-                half.pending = self.combine(transfer, half.elements, count, incoming, outgoing);
+                half.pending =
+                    self.combine(lane, transfer, half.elements, count, incoming, outgoing);
                 if half.pending.is_some() {
                     return Err(Obstacle::Reduction);
                 }
@@ -265,6 +266,7 @@ impl Run<'_> {
     /// Starts `dst, outgoing = incoming op src` for one slice.
     pub(super) fn combine(
         &mut self,
+        lane: usize,
         transfer: &Transfer,
         done: u64,
         count: usize,
@@ -286,7 +288,13 @@ impl Run<'_> {
         // smaller stores that have just written it, and so for those before them to the peer's
         // memory.
         let own = |span| self.operand(span, done);
-        let streaming = transfer.to.is_none() && self.bypasses_caches();
+        let streaming = match transfer.to {
+            Some(peer) => {
+                let bytes = count * self.task.signature.dtype.size();
+                self.wires.slot_stores(peer, lane, bytes)
+            }
+            None => self.result_stores(),
+        };
         let (Some(span), Some(from)) = (&transfer.src, transfer.from) else {
             let moved = match &transfer.src {
                 None => arrived(Scale::One),
@@ -329,7 +337,7 @@ impl Run<'_> {
     pub(super) fn start(
         &mut self,
         count: usize,
-        streaming: bool,
+        streaming: Streaming,
         srcs: &[Operand],
         dsts: &[*mut u8],
     ) -> Option<Ticket> {
@@ -364,10 +372,15 @@ impl Run<'_> {
         self.task.is_long() && self.wires.helpers.count() > 0
     }
 
-    /// Whether results should go past the caches.
-    pub(super) fn bypasses_caches(&self) -> bool {
+    /// Which results should go past the caches.
+    pub(super) fn result_stores(&self) -> Streaming {
         let Task { input, output, .. } = self.task;
-        output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
+        let bytes = output.len * self.task.signature.dtype.size();
+        if bytes >= STREAMING_BYTES && input.ptr != output.ptr {
+            Streaming::Everything
+        } else {
+            Streaming::Nothing
+        }
     }
 
     /// This rank's operand of a reduction.

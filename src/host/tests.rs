@@ -1,6 +1,8 @@
 //! One-sided operations: ranks that read memory late, when its owner has failed and has it back,
 //! and ranks that mean different memory. Links that fail.
 
+mod far;
+
 use std::collections::HashMap;
 use std::sync::Barrier;
 

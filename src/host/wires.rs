@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use spark_ccl_compute::{Compute, Helpers, Job, Operand, Started, Ticket};
+use spark_ccl_compute::{Compute, Helpers, Job, Operand, Started, Streaming, Ticket};
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait};
+use spark_ccl_transport::{
+    Bell, FAR_STORES_LEAST, LinkError, LinkRx, LinkTx, Rails, SilentRail, Wait,
+};
 
 use super::call_details::Disagreement;
 use crate::mesh::{Halves, LANES, LinkId, Mesh, index};
@@ -210,6 +212,33 @@ impl Wires {
     /// The sender to the peer on this lane, if its link is made.
     pub(super) fn made_tx(&self, peer: Rank, lane: usize) -> Option<&dyn LinkTx> {
         self.tx[index((peer, lane))].as_deref()
+    }
+
+    /// How a job stores to the slot of a message, its last destination.
+    #[inline]
+    pub(super) fn slot_stores(&self, peer: Rank, lane: usize, bytes: usize) -> Streaming {
+        let tx = (bytes >= FAR_STORES_LEAST).then(|| self.made_tx(peer, lane));
+        if tx.flatten().is_some_and(LinkTx::is_far) {
+            Streaming::Last
+        } else {
+            Streaming::Nothing
+        }
+    }
+
+    /// Replaces the sender of a link that is made.
+    #[cfg(test)]
+    pub(super) fn wrap_tx(
+        &mut self,
+        link_id: LinkId,
+        wrap: impl FnOnce(Box<dyn LinkTx>) -> Box<dyn LinkTx>,
+    ) {
+        let tx = &mut self.tx[index(link_id)];
+        *tx = tx.take().map(wrap);
+    }
+
+    /// Whether a link to the peer takes its core for one that shares no cache with this one.
+    pub(super) fn is_far(&self, peer: Rank) -> bool {
+        (0..LANES).any(|lane| self.made_tx(peer, lane).is_some_and(LinkTx::is_far))
     }
 
     /// The receiver from the peer on this lane, if its link is made.

@@ -28,7 +28,7 @@ impl fmt::Display for Carrier {
     }
 }
 
-/// The link to a rank. As text: `shm`, `tcp 10.0.0.1 -> 10.0.0.2`, `self`.
+/// The link to a rank. As text: `shm`, `shm (far)`, `tcp 10.0.0.1 -> 10.0.0.2`, `self`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerLink {
@@ -37,6 +37,9 @@ pub struct PeerLink {
     /// The addresses or ports that it joins. `None` where there are none, and before the link is
     /// made.
     pub route: Option<String>,
+    /// This rank's core and the peer's share no cache, as far as is known: long messages are stored
+    /// past the caches.
+    pub is_far: bool,
 }
 
 impl fmt::Display for PeerLink {
@@ -44,6 +47,10 @@ impl fmt::Display for PeerLink {
         match &self.route {
             Some(route) => write!(f, "{} {route}", self.carrier),
             None => self.carrier.fmt(f),
+        }?;
+        if self.is_far {
+            f.write_str(" (far)")?;
         }
+        Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use spark_ccl_compute::{Compute, Cpu, Job, Operand};
+use spark_ccl_compute::{Compute, Cpu, Job, Operand, Streaming};
 use spark_ccl_types::{Combine, DType, Scale};
 
 const BYTES: usize = 64 << 10;
@@ -84,7 +84,10 @@ fn streaming(c: &mut Criterion) {
     let mut memory = Memory::new(LARGE);
     for dtype in [DType::F32, DType::Bf16] {
         for (srcs, dsts) in [(1, 1), (2, 1), (2, 2)] {
-            for (streaming, name) in [(false, "plain"), (true, "streaming")] {
+            for (streaming, name) in [
+                (Streaming::Nothing, "plain"),
+                (Streaming::Everything, "streaming"),
+            ] {
                 let name = format!("{dtype}/{srcs} to {dsts} {name}");
                 let shape = Shape {
                     srcs,
@@ -116,7 +119,7 @@ struct Shape {
     dsts: usize,
     scale: Scale,
     count: usize,
-    streaming: bool,
+    streaming: Streaming,
 }
 
 impl Shape {
@@ -130,7 +133,7 @@ impl Shape {
             dsts: 1,
             scale: Scale::One,
             count,
-            streaming: false,
+            streaming: Streaming::Nothing,
         }
     }
 }

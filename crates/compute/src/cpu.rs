@@ -31,6 +31,8 @@ use dispatch::{Kernel, Kernels, Level};
 pub use slow_copies::copies_slowly;
 use spark_ccl_types::Scale;
 
+#[cfg(target_arch = "x86_64")]
+use crate::Streaming;
 use crate::mode::with_default_mode;
 use crate::{Compute, Job, Started, Ticket};
 
@@ -66,7 +68,7 @@ unsafe fn compute(kernel: Kernel, job: &Job<'_>) {
     // SAFETY: kernel and job are as this function requires, which is all that both require.
     unsafe {
         #[cfg(target_arch = "x86_64")]
-        if job.streaming {
+        if job.streaming != Streaming::Nothing {
             return streaming::reduce(kernel, job);
         }
         kernel(job, 0);
@@ -90,7 +92,10 @@ impl Compute for Cpu {
         unsafe {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]
-                [src] if job.streaming && src.scale == Scale::One => streaming::copy(src.ptr, job),
+                #[cfg(target_arch = "x86_64")]
+                [src] if job.streaming != Streaming::Nothing && src.scale == Scale::One => {
+                    streaming::copy(src.ptr, job);
+                }
                 [src] if src.scale == Scale::One => copy::copy(src.ptr, job),
                 _ if job.dtype.is_integer() => compute(kernel, job),
                 _ => with_default_mode(|| compute(kernel, job)),

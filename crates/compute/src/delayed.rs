@@ -2,7 +2,7 @@
 
 use spark_ccl_types::{Combine, DType};
 
-use crate::{Compute, Job, Operand, Started, Ticket};
+use crate::{Compute, Job, Operand, Started, Streaming, Ticket};
 
 /// Holds each job for a number of polls, then passes it to another compute.
 ///
@@ -94,7 +94,7 @@ struct OwnedJob {
     srcs: Vec<Operand>,
     dsts: Vec<*mut u8>,
     count: usize,
-    streaming: bool,
+    streaming: Streaming,
     divides: bool,
 }
 
@@ -151,7 +151,7 @@ mod tests {
             ],
             dsts: &[dst.cast()],
             count: 1,
-            streaming: false,
+            streaming: Streaming::Nothing,
             divides: false,
         };
         // SAFETY: the tests keep both elements alive, and only access `dst` through its pointer.

@@ -38,12 +38,35 @@ pub struct Job<'a> {
     pub dsts: &'a [*mut u8],
     /// The number of elements.
     pub count: usize,
-    /// A hint that the destinations will not be read until the caches have evicted them: useful for
-    /// destinations larger than the caches. It changes neither the result nor its ordering: as for
-    /// any job, a release store or fence after the job is reported done publishes the destinations.
-    pub streaming: bool,
+    /// A hint which destinations are better stored past the caches. It changes neither the result
+    /// nor its ordering: as for any job, a release store or fence after the job is reported done
+    /// publishes the destinations.
+    pub streaming: Streaming,
     /// A hint that other threads may help.
     pub divides: bool,
+}
+
+impl Job<'_> {
+    /// Whether the destination with this index is stored past the caches.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn streams(&self, index: usize) -> bool {
+        match self.streaming {
+            Streaming::Nothing => false,
+            Streaming::Last => index + 1 == self.dsts.len(),
+            Streaming::Everything => true,
+        }
+    }
+}
+
+/// Which destinations of a job this core's caches need not keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Streaming {
+    /// None.
+    Nothing,
+    /// The last one: it will be read by a core that shares no cache with this one.
+    Last,
+    /// All: they are larger than the caches, which will have evicted them when they are read.
+    Everything,
 }
 
 /// Identifies a job that was not done at once.

@@ -28,4 +28,4 @@ pub use delayed::Delayed;
 pub use divide::divide;
 pub use divided::Divided;
 pub use helpers::Helpers;
-pub use job::{Compute, Job, Operand, Started, Ticket};
+pub use job::{Compute, Job, Operand, Started, Streaming, Ticket};

@@ -25,8 +25,8 @@ mod upkeep;
 mod wait;
 
 pub use link::{
-    Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, Lends, LinkError, LinkRx, LinkTx,
-    PUT_PARTS, PutPart, Rails, Sending, SilentRail,
+    Arrival, Borrowing, Direct, FAR_STORES_LEAST, Geometry, LEND_MOST, Lending, Lends, LinkError,
+    LinkRx, LinkTx, PUT_PARTS, PutPart, Rails, Sending, SilentRail,
 };
 pub use spark_ccl_topology::netif;
 pub use wait::{Bell, Wait};

@@ -203,6 +203,10 @@ pub struct PutPart {
     pub at: u64,
 }
 
+/// The shortest message whose slot is stored past the caches where the peer is
+/// [far](LinkTx::is_far).
+pub const FAR_STORES_LEAST: usize = 16 << 10;
+
 /// The sending half of a link.
 pub trait LinkTx: Send {
     /// Reserves a slot with room for `len` bytes (at most `slot_bytes`). `None`: not yet.
@@ -228,6 +232,14 @@ pub trait LinkTx: Send {
     fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Sending, LinkError> {
         let _ = (payload, tag);
         Ok(Sending::Unable)
+    }
+
+    /// Whether the peer's core shares no cache with this one, so that long slots
+    /// ([`FAR_STORES_LEAST`]) are better stored past the caches. Whoever does so has these
+    /// stores ordered before it [commits](Self::commit), by a fence of its own where the processor
+    /// needs one. It may change from one message to the next.
+    fn is_far(&self) -> bool {
+        false
     }
 
     /// How the `bytes` bytes at `start` can be lent.

@@ -35,6 +35,7 @@ mod cost;
 mod detour;
 mod doorbell;
 mod layout;
+mod near;
 mod pieces;
 mod reach;
 mod ring;

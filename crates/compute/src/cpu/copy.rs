@@ -15,19 +15,25 @@ const PIECE: usize = 1024;
 /// destination that is not the source must not overlap it.
 pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     let len = job.count * job.dtype.size();
-    for &dst in job.dsts {
-        if ptr::eq(src, dst) {
-            continue;
-        }
-        let most = if len > PIECE && copies_slowly(src.addr(), dst.addr()) {
-            PIECE
-        } else {
-            len
-        };
+    for &dst in job.dsts.iter().filter(|&&dst| !ptr::eq(src, dst)) {
         // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's elements,
         // and they do not overlap: this function requires both.
-        unsafe { copy_in_pieces(src, dst, len, most) };
+        unsafe { copy_to(src, dst, len) };
     }
+}
+
+/// Copies `len` bytes.
+///
+/// # Safety
+/// `src` must be readable and `dst` writable for `len` bytes, and they must not overlap.
+pub(super) unsafe fn copy_to(src: *const u8, dst: *mut u8, len: usize) {
+    let most = if len > PIECE && copies_slowly(src.addr(), dst.addr()) {
+        PIECE
+    } else {
+        len
+    };
+    // SAFETY: this function requires all of that.
+    unsafe { copy_in_pieces(src, dst, len, most) };
 }
 
 /// Copies `len` bytes, at most `most` (not 0) by one call.

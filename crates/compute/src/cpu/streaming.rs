@@ -10,6 +10,7 @@ use core::arch::x86_64::{
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use super::copy::copy_to;
 use super::dispatch::Kernel;
 use crate::{Job, Operand};
 
@@ -28,8 +29,8 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 
 /// Runs a job block by block.
 ///
-/// If a destination is also a source, its lines are cached anyway: the results are computed there,
-/// and only streamed to the other destinations.
+/// If a destination is also a source, its lines are cached anyway, and those of a destination that
+/// is not streamed shall be: the results are computed there, and go from there to the others.
 ///
 /// # Safety
 /// `kernel` must be one for the job's type and operation, at a level that the machine supports. The
@@ -38,7 +39,9 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 /// write the sources or touch the destinations meanwhile.
 pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let is_source = |dst: &*mut u8| job.srcs.iter().any(|src| ptr::eq(src.ptr, *dst));
-    let in_place = job.dsts.iter().copied().find(is_source);
+    let kept = |&index: &usize| !job.streams(index);
+    let cached = job.dsts.iter().copied().find(is_source);
+    let cached = cached.or_else(|| (0..job.dsts.len()).find(kept).map(|index| job.dsts[index]));
     let mut block = Block([MaybeUninit::uninit(); BLOCK]);
     let size = job.dtype.size();
     // The first block ends at a line boundary of the first destination.
@@ -51,21 +54,26 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
         // within each (`first + count <= job.count`); they fit into the block. The job has a
         // source, `kernel` is one for its type and operation, and the machine supports its level.
         // Nothing else uses the operands. This function requires all of that of its arguments. The
-        // kernel has read a block's sources before any destination but `in_place` is written. No
-        // destination overlaps the result: `in_place`, which may be listed twice, is left out, and
+        // kernel has read a block's sources before any destination but `cached` is written. No
+        // destination overlaps the result: `cached`, which may be listed twice, is left out, and
         // others do not overlap it partly.
         unsafe {
-            let result = in_place.map_or(block.0.as_mut_ptr().cast(), |dst| dst.add(at));
+            let result = cached.map_or(block.0.as_mut_ptr().cast(), |dst| dst.add(at));
             let part = Job {
                 dsts: &[result],
                 count,
                 ..*job
             };
             kernel(&part, at);
-            for &dst in job.dsts {
-                if in_place != Some(dst) {
-                    let len = count * size;
+            let len = count * size;
+            for (index, &dst) in job.dsts.iter().enumerate() {
+                if cached == Some(dst) {
+                    continue;
+                }
+                if job.streams(index) {
                     stream(result, dst.add(at), len, job.srcs, at + len);
+                } else {
+                    ptr::copy_nonoverlapping(result, dst.add(at), len);
                 }
             }
         }
@@ -81,13 +89,19 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
 /// The source must be readable, and the destinations writable, for the job's elements. A
 /// destination that is not the source must not overlap it.
 pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
-    for &dst in job.dsts {
-        if !ptr::eq(src, dst) {
-            let len = job.count * job.dtype.size();
-            // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's
-            // elements, and `dst`, which is not the source, does not overlap it: this function
-            // requires both.
-            unsafe { stream(src, dst, len, job.srcs, AHEAD) };
+    let len = job.count * job.dtype.size();
+    for (index, &dst) in job.dsts.iter().enumerate() {
+        if ptr::eq(src, dst) {
+            continue;
+        }
+        // SAFETY: the source is readable and `dst` writable for `len` bytes, the job's elements,
+        // and `dst`, which is not the source, does not overlap it: this function requires both.
+        unsafe {
+            if job.streams(index) {
+                stream(src, dst, len, job.srcs, AHEAD);
+            } else {
+                copy_to(src, dst, len);
+            }
         }
     }
     fence();

@@ -15,7 +15,7 @@ use spark_ccl_types::{Combine, DType, Element, F8E4M3, F8E5M2, Scale};
 
 use super::Cpu;
 use super::dispatch::Level;
-use crate::{Compute, Job, Operand, Started};
+use crate::{Compute, Job, Operand, Started, Streaming};
 
 /// A job over memory of its own.
 #[derive(Debug, Clone)]
@@ -27,11 +27,13 @@ struct Case {
     scale: Option<Scale>,
     /// The source that is also the first destination, if any.
     alias: Option<usize>,
-    streaming: bool,
+    streaming: Streaming,
     /// The mode of the thread that runs it, if not the default.
     mode: Option<FloatMode>,
     seed: u64,
 }
+
+const STREAMING: [Streaming; 3] = [Streaming::Nothing, Streaming::Last, Streaming::Everything];
 
 const GUARD: u8 = 0xa5;
 
@@ -208,7 +210,7 @@ fn every_type_operation_and_shape() {
                         dsts,
                         scale: None,
                         alias: None,
-                        streaming: seed % 2 == 1,
+                        streaming: STREAMING[(seed + seed / 15) as usize % 3],
                         mode: None,
                         seed,
                     };
@@ -278,7 +280,7 @@ fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
             srcs: &operands,
             dsts: &[result.ptr()],
             count: a.len(),
-            streaming: false,
+            streaming: Streaming::Nothing,
             divides: false,
         };
         // SAFETY: all three buffers hold an element for each pair, and nothing else accesses them.
@@ -307,7 +309,7 @@ fn cases() -> impl Strategy<Value = (DType, Case)> {
         1..=3usize,
         scale,
         prop::option::of(0..5usize),
-        any::<bool>(),
+        prop::sample::select(STREAMING.to_vec()),
         any::<u64>(),
     )
         .prop_map(
@@ -359,7 +361,7 @@ fn the_mode_of_the_thread_does_not_show() {
                 dsts: 2,
                 scale,
                 alias: None,
-                streaming: scale.is_some(),
+                streaming: STREAMING[2 * usize::from(scale.is_some())],
                 mode: Some(mode),
                 seed: 5,
             };
@@ -407,7 +409,7 @@ fn reduce_two(op: Combine, pair: [f32; 2]) -> f32 {
         srcs: &operands,
         dsts: &[(&raw mut result).cast()],
         count: 1,
-        streaming: false,
+        streaming: Streaming::Nothing,
         divides: false,
     };
     // SAFETY: the operands are one element each, alive, and accessed by this job only.
@@ -430,7 +432,7 @@ fn one_rounding_over_all_sources() {
         dsts: 1,
         scale: None,
         alias: None,
-        streaming: false,
+        streaming: Streaming::Nothing,
         mode: None,
         seed: 1,
     };
@@ -441,7 +443,9 @@ fn one_rounding_over_all_sources() {
 #[test]
 fn both_destinations_are_sources() {
     let orders = [[0, 1], [1, 0], [0, 0]];
-    for (order, streaming) in (orders.iter()).flat_map(|order| [(order, false), (order, true)]) {
+    for (order, streaming) in
+        (orders.iter()).flat_map(|order| STREAMING.map(|streaming| (order, streaming)))
+    {
         let (mut a, mut b): (Vec<i32>, Vec<i32>) = ((0..5000).collect(), vec![7; 5000]);
         let operands = [a.as_mut_ptr(), b.as_mut_ptr()].map(|ptr| Operand {
             ptr: ptr.cast(),

@@ -1,6 +1,7 @@
 use spark_ccl_types::{Combine, DType, Scale};
 
 use super::*;
+use crate::Streaming;
 
 /// Bytes of any bits, the same for the same seed.
 fn bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -54,7 +55,7 @@ struct Shape {
     /// From the start of each buffer, in bytes.
     shift: usize,
     in_place: bool,
-    streaming: bool,
+    streaming: Streaming,
     seed: u64,
 }
 
@@ -77,7 +78,11 @@ fn all_types_and_operations_have_the_same_bits_with_any_number_of_helpers() {
                 count: bytes / dtype.size(),
                 shift: seed as usize % 3,
                 in_place: seed % 5 < 2,
-                streaming: seed % 7 < 3,
+                streaming: match seed % 7 {
+                    0 | 1 => Streaming::Everything,
+                    2 | 3 => Streaming::Last,
+                    _ => Streaming::Nothing,
+                },
                 seed,
             };
             let expected = result(&mut Cpu::new(), &shape);
@@ -103,7 +108,7 @@ fn jobs_are_divided_only_where_they_ask_for_it() {
             }],
             dsts: &[target.as_mut_ptr()],
             count,
-            streaming: false,
+            streaming: Streaming::Nothing,
             divides,
         };
         // SAFETY: both hold `count` bytes, and only this job uses them.

@@ -2,7 +2,7 @@
 //! rounding at the end; of a mean of floats, each operand times 1/n in these bits before it is
 //! added. And what the library makes of factors.
 
-use spark_ccl_compute::{Compute, Cpu, Job, Operand, Started};
+use spark_ccl_compute::{Compute, Cpu, Job, Operand, Started, Streaming};
 use spark_ccl_types::small_float::{Half, narrow, widen};
 use spark_ccl_types::{Combine, DType, F8E4M3, F8E5M2, ReduceOp, Scale, bf16};
 
@@ -103,7 +103,7 @@ pub(crate) fn scaled(dtype: DType, factor: u64, input: &[u8]) -> Vec<u8> {
         srcs: &[source],
         dsts: &[output.as_mut_ptr()],
         count: input.len() / dtype.size(),
-        streaming: false,
+        streaming: Streaming::Nothing,
         divides: false,
     };
     // SAFETY: the source and the destination, which is another buffer, both have this many

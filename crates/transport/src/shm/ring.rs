@@ -9,7 +9,10 @@
 //!
 //! Pairings:
 //! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: a receiver that
-//!   sees the number sees the message.
+//!   sees the number sees the message. On x86, Release does not order stores past the caches, of
+//!   which a far peer's slots are filled: the job that does so ends with a store fence
+//!   (`spark_ccl_compute::Compute::start`), which comes before the publishing in the same thread,
+//!   or in a helper that the thread has waited for.
 //! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
 //!   [`has_returned`]: a sender that sees that a cell is free, or that lent memory has returned,
 //!   overwrites it only after its message was read.
@@ -143,7 +146,9 @@ impl Producer {
         number
     }
 
-    fn refresh(&mut self, words: &impl Words, depth: u64) -> Result<bool, LinkError> {
+    /// Loads how far the peer has read. Returns whether that is news: then the peer has written the
+    /// line since it was last loaded here.
+    pub(super) fn look(&mut self, words: &impl Words) -> Result<bool, LinkError> {
         let released = words.released().load(Ordering::Acquire);
         let sent = self.next.number - 1;
         if !(self.released..=sent).contains(&released) {
@@ -152,8 +157,14 @@ impl Producer {
                 self.released
             )));
         }
+        let is_news = released != self.released;
         self.released = released;
-        if sent - released < depth {
+        Ok(is_news)
+    }
+
+    fn refresh(&mut self, words: &impl Words, depth: u64) -> Result<bool, LinkError> {
+        self.look(words)?;
+        if self.next.number - 1 - self.released < depth {
             return Ok(true);
         }
         if words.receiver_closed().load(Ordering::Relaxed) != 0 {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use super::ahead::Ahead;
 use super::doorbell::Doorbell;
 use super::layout::{BODY_BYTES, Direction, Side, cells};
+use super::near::Distance;
 use super::pieces::{self, Piece};
 use super::reach;
 use super::ring::{self, Cell, Producer};
 use super::segment::{Header, PayloadLocation, Ring, Segment};
 use super::{INLINE_BYTES, LEND_LEAST};
-use crate::{LEND_MOST, Lending, Lends, LinkError, LinkTx};
+use crate::{FAR_STORES_LEAST, LEND_MOST, Lending, Lends, LinkError, LinkTx};
 
 /// The sending half of a link through shared memory.
 ///
@@ -27,6 +28,7 @@ pub struct Tx {
     slot_bytes: usize,
     ring: Ring,
     producer: Producer,
+    distance: Distance,
     /// For each body and then each slot, how many bytes of it are allocated.
     provided: Box<[u32]>,
     ahead: Ahead,
@@ -64,6 +66,7 @@ impl Tx {
             slot_bytes: geometry.slot_bytes,
             ring,
             producer: Producer::new(cells(geometry)),
+            distance: Distance::default(),
             provided: vec![0; size.bodies() + geometry.slots].into_boxed_slice(),
             ahead: Ahead::default(),
             reserved: None,
@@ -101,6 +104,7 @@ impl Tx {
 
     /// Removes the loans that have returned; returns whether none is left.
     fn take_back(&mut self) -> Result<bool, LinkError> {
+        self.distance.spoil();
         while let Some(first) = self.loans.front() {
             if !ring::has_returned(&self.ring, first.number)? {
                 return Ok(false);
@@ -151,6 +155,10 @@ impl LinkTx for Tx {
         if len > slot_bytes {
             return Err(too_long(len, slot_bytes));
         }
+        if len >= FAR_STORES_LEAST {
+            let Self { producer, ring, .. } = self;
+            self.distance.measure(|| producer.look(ring))?;
+        }
         let depth = self.ring.depth(len);
         let Some(cell) = self.producer.poll(&self.ring, depth)? else {
             return Ok(None);
@@ -187,6 +195,11 @@ impl LinkTx for Tx {
             }
             other => Err(not_reserved(len, other.map(|(_, bytes)| bytes))),
         }
+    }
+
+    #[inline]
+    fn is_far(&self) -> bool {
+        self.distance.is_far()
     }
 
     fn lends(&self, _start: *const u8, _bytes: usize) -> Lends {
@@ -226,6 +239,7 @@ impl LinkTx for Tx {
     }
 
     fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
+        self.distance.spoil();
         let has_returned = ring::has_returned(&self.ring, loan)?;
         if has_returned {
             self.forget(loan);

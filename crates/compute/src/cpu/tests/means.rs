@@ -6,7 +6,7 @@ use spark_ccl_types::{Combine, Element, F8E4M3, F8E5M2, Scale};
 use super::Random;
 use crate::cpu::Cpu;
 use crate::cpu::dispatch::Level;
-use crate::{Compute, Job, Operand};
+use crate::{Compute, Job, Operand, Streaming};
 
 // Miri takes minutes for all pairs, even to make them.
 const STRIDE: usize = if cfg!(miri) { 500 } else { 1 };
@@ -55,7 +55,7 @@ fn check_means<T: Element>(pairs: &[[T; 2]], mean: impl Fn([T; 2]) -> T) {
             srcs: &operands,
             dsts: &[result.as_mut_ptr().cast()],
             count: a.len(),
-            streaming: false,
+            streaming: Streaming::Nothing,
             divides: false,
         };
         // SAFETY: all three buffers hold `count` elements, and only this job accesses them.
