@@ -250,6 +250,7 @@ impl LinkTx for Tx {
     fn withdraw(&mut self) {
         ring::close(self.segment.closed(self.direction, Side::Sender));
         self.loans.clear();
+        self.doorbell.ring_if_asleep();
     }
 
     /// Loans count as held back: they may have to be copied if the peer cannot read them.

@@ -194,6 +194,23 @@ fn an_end_that_goes_wakes_the_other() {
     }
 }
 
+/// It stays open: a rank whose call has failed still has its links.
+#[test]
+fn a_link_that_is_withdrawn_wakes_the_other_end() {
+    if !register_for_barriers() {
+        return;
+    }
+    let (mut here, mut there) = over_memory();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(MOMENT);
+            here.tx.withdraw();
+        });
+        let error = there.wait(|end| end.rx.peek().err());
+        assert!(matches!(error, LinkError::Closed), "{error}");
+    });
+}
+
 /// Otherwise every wait for another link would end at once while the message is there.
 #[test]
 fn a_message_for_which_nobody_looks_does_not_end_a_wait() {
