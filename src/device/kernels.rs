@@ -23,6 +23,7 @@ mod report;
 mod staged;
 mod through_host;
 mod transport;
+mod votes;
 
 use std::sync::Arc;
 use std::time::Duration;

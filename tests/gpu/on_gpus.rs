@@ -44,7 +44,7 @@ fn devices_write_slots_into_gpus_and_all_calls_are_right() {
 fn written_by_devices() {
     with_generation(ORDERED);
     let gpus = gpus(2).unwrap();
-    // Slots on GPUs are no copies in the host's memory.
+    // Slots on GPUs are no copies in the host's memory, as only packets are.
     for path in ["auto", "zero-copy"] {
         gpus.each(&over_rdma().set("SPARK_CCL_PATH", path), |comm| {
             let said = comm.device_path().unwrap();

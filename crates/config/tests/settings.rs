@@ -34,7 +34,7 @@ fn nothing_set_is_the_default() {
     );
 }
 
-const EVERYTHING: [(&str, &str); 31] = [
+const EVERYTHING: [(&str, &str); 32] = [
     ("SPARK_CCL_TIMEOUT", "1.5"),
     ("SPARK_CCL_INIT_TIMEOUT", "7"),
     ("SPARK_CCL_LOST_AFTER", "15"),
@@ -109,14 +109,11 @@ fn everything_can_be_set() {
     assert_eq!((s.backend, s.nccl.blocking), (Backend::Nccl, false));
     assert!(s.gpu.may_be_shared);
     assert_eq!(s.gpu.protocol, GpuProtocol::Packets);
-    assert!(s.gpu.pinned);
-    assert!(!s.gpu.dma_buf);
-    assert_eq!(
-        (s.gpu.most_set_aside, s.gpu.most_in_slots),
-        (3 << 20, 2 << 20)
-    );
+    assert_eq!((s.gpu.pinned, s.gpu.dma_buf), (true, false));
+    let most = (s.gpu.most_set_aside, s.gpu.most_in_slots);
+    assert_eq!(most, (3 << 20, 2 << 20));
     assert_eq!(s.gpu.own_device, Some(3));
-    assert_eq!(s.origins().len(), 30);
+    assert_eq!(s.origins().len(), 31);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
@@ -291,7 +288,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
             "packets, proxy, slots, pieces or auto",
         ),
         ("SPARK_CCL_GPU_PINNED", "2", "0 or 1"),
-        ("SPARK_CCL_GPU_DMABUF", "yes", "0 or 1"),
+        ("SPARK_CCL_GPU_DMABUF", "2", "0 or 1"),
         ("SPARK_CCL_GPU_CTAS", "33", "1 to 32"),
         ("SPARK_CCL_GPU_SET_ASIDE", "much", "a number of bytes"),
         ("SPARK_CCL_GPU_SLOTS", "few", "a number of bytes"),

@@ -4,15 +4,17 @@
 //! The proxies of `spark-ccl-slots`, which carry slots to the other ranks by the boxes of
 //! [`Slots::boxes`], are not here.
 
+mod pairs;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use pairs::Pairs;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, DmaBuf, OwnStream, PinnedWords, make_current, relaxed};
 use spark_ccl_slots::{
-    Boxes, Counter, Exchanging, Form, Memory, Passed, Placement, Plan, PostBox, Route, Shape,
-    SlotMember,
+    Boxes, Counter, Exchanging, Form, Passed, Placement, Plan, PostBox, Route, Shape, SlotMember,
 };
 use spark_ccl_types::Operation;
 
@@ -85,18 +87,6 @@ pub struct Calls {
     /// [`Call::words`] of the last call that has begun, if it has not ended; else perhaps those of
     /// the next one.
     pub words: [u64; 2],
-}
-
-/// A box's memory.
-struct Pinned(PinnedWords);
-
-// SAFETY: pinned memory begins at a page, never moves, and is all 0 at first. Only the kernels,
-// proxies and carriers of `spark-ccl-slots` are given it, and each writes only slots that the
-// counters leave to it.
-unsafe impl Memory for Pinned {
-    fn words(&self) -> &[AtomicU64] {
-        self.0.words()
-    }
 }
 
 impl Slots {
@@ -458,65 +448,4 @@ impl Settles for Parts {
 
 fn lanes(ctas: u32) -> usize {
     ctas.clamp(1, LANES) as usize
-}
-
-/// What a rank has for each rank; nothing for itself.
-struct Pairs {
-    boxes: Vec<Option<[PostBox; 2]>>,
-    on_device: Vec<Option<DeviceBlock>>,
-    addresses: Vec<Boxes>,
-}
-
-impl Pairs {
-    fn new(context: &Arc<CudaContext>, shape: Shape, stage: &Stage) -> Result<Self, Error> {
-        let mut made = Self {
-            boxes: Vec::new(),
-            on_device: Vec::new(),
-            addresses: Vec::new(),
-        };
-        for peer in 0..stage.ranks() {
-            let of_peer = (peer != stage.rank()).then(|| pair(context, shape));
-            let (boxes, slots, addresses) = match of_peer.transpose()? {
-                Some(pair) => (Some(pair.boxes), pair.slots, pair.addresses),
-                None => (None, None, Boxes::default()),
-            };
-            made.boxes.push(boxes);
-            made.on_device.push(slots);
-            made.addresses.push(addresses);
-        }
-        Ok(made)
-    }
-}
-
-/// An outbox and an inbox.
-struct Pair {
-    boxes: [PostBox; 2],
-    /// Their slots, if these are on the GPU.
-    slots: Option<DeviceBlock>,
-    /// Where they are for the kernels of a GPU.
-    addresses: Boxes,
-}
-
-fn pair(context: &Arc<CudaContext>, shape: Shape) -> Result<Pair, Error> {
-    let words = shape.bytes().div_ceil(size_of::<u64>());
-    let both = [
-        PinnedWords::new(context, words)?,
-        PinnedWords::new(context, words)?,
-    ];
-    let addresses = [both[0].address_for(context)?, both[1].address_for(context)?];
-    let bytes = shape.bytes_on_device();
-    let slots = (bytes > 0).then(|| DeviceBlock::zeroed(context, 2 * bytes));
-    let slots = slots.transpose()?;
-    let at = slots.as_ref().map(DeviceBlock::address);
-    let at = at.map(|start| [start, start + bytes as u64]);
-    let [outbox, inbox] = both;
-    let of = |words, which: usize| {
-        let at = at.map(|both| both[which]);
-        PostBox::new(Arc::new(Pinned(words)), shape, at)
-    };
-    Ok(Pair {
-        boxes: [of(outbox, 0)?, of(inbox, 1)?],
-        slots,
-        addresses: Boxes::new(shape, addresses, at),
-    })
 }

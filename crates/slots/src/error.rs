@@ -1,7 +1,6 @@
 //! The errors of boxes and carriers.
 
-use crate::layout::Placement;
-use crate::slot::Counter;
+use crate::slot::{Counter, Placement};
 
 /// An error of boxes or carriers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

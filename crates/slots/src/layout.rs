@@ -1,7 +1,7 @@
 //! Where the words and slots of a box are. `kernels/slots_layout.h` has the same numbers.
 
 use crate::error::Error;
-use crate::slot::{Counter, Slot};
+use crate::slot::{Counter, Placement, Slot};
 
 /// The bytes between words that different processors write.
 pub(crate) const LINE: usize = 128;
@@ -30,17 +30,6 @@ pub const MAX_DEPTH: usize = 64;
 
 /// How many counters a lane has.
 const COUNTERS: usize = 5;
-
-/// Where the slots of the boxes of a pair are, the same at both ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Placement {
-    /// In the boxes, in memory of the host.
-    Host,
-    /// In memory of the GPU. There the kernel fills payloads of the outbox, and polls flags of the
-    /// inbox. The boxes keep a head for each slot: of an outbox, the kernel describes the slot
-    /// there; of an inbox, a copy of the head for the proxy.
-    Device,
-}
 
 /// The shape of the boxes of a pair, the same at both ends. All lanes have equal slots.
 ///

@@ -52,7 +52,7 @@ pub use arguments::{Boxes, Exchanging, Passed, SlotMember};
 pub use carrier::Carrier;
 pub use copying::Copying;
 pub use error::Error;
-pub use layout::{MAX_DEPTH, Placement, Shape};
+pub use layout::{MAX_DEPTH, Shape};
 #[cfg(not(all(test, loom)))]
 pub use linked::{Heard, Linked};
 pub use memory::{Memory, PostBox};
@@ -61,7 +61,7 @@ pub use plan::{Kernel, Plan};
 pub use proxy::{Progress, Proxy};
 pub use route::Route;
 pub use schedule::Form;
-pub use slot::{Counter, Record, Slot};
+pub use slot::{Counter, Placement, Record, Slot};
 
 /// The kernels, as `crates/cuda/kernels/build.sh` compiles them.
 pub const IMAGES: &[u8] = include_bytes!("../kernels/slots.images");

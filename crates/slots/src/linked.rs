@@ -81,6 +81,11 @@ impl Linked {
         self.outgoing.only_sends()
     }
 
+    /// How many rails the link has dropped so far, also if they have come back.
+    pub fn dropped_rails(&self) -> u64 {
+        self.outgoing.dropped()
+    }
+
     /// Ends the link at once, without waiting for slots that are on their way.
     pub fn withdraw(&mut self) {
         self.outgoing.withdraw();

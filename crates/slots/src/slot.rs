@@ -39,3 +39,14 @@ pub struct Record {
     /// The bytes of the payload.
     pub length: u64,
 }
+
+/// Where the slots of the boxes of a pair are, the same at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// In the boxes, in memory of the host.
+    Host,
+    /// In memory of the GPU. There the kernel fills payloads of the outbox, and polls flags of the
+    /// inbox. The boxes keep a head for each slot: of an outbox, the kernel describes the slot
+    /// there; of an inbox, a copy of the head for the proxy.
+    Device,
+}

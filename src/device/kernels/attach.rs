@@ -14,6 +14,7 @@ use super::engine::{KernelChoice, KernelEngine};
 use super::measured::{layout, measured};
 use super::offer::{ELSEWHERE, LINES, Offer, PACKETS, Shared};
 use super::through_host::join_through_host;
+use super::votes::{BACKEND, agree, if_all_have, other_says_why};
 use crate::api::communicator::Communicator;
 use crate::device::agreement::{
     ToldGpu, all_have, find_gpu, have_the_same_kernels, hosts, no_other_has, tell_gpu,
@@ -23,7 +24,6 @@ use crate::device::rank::DeviceRank;
 use crate::engine::Engine;
 use crate::error::Error;
 
-pub(super) const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 /// The most CTAs of a GPU that kernels take.
 const CTAS: usize = 32;
 /// The engine for the device memory of a communicator's ranks. Collective.
@@ -99,31 +99,6 @@ fn join_peers(
     if_all_have(comm, joined)
 }
 
-/// Returns `own` if it is `Ok` on all ranks; else why it failed here, or on which rank it failed.
-/// Collective.
-pub(super) fn if_all_have<R>(
-    comm: &Communicator,
-    own: Result<R, String>,
-) -> Result<Result<R, String>, Error> {
-    let (own, ways) = agree(
-        comm,
-        Ok(own),
-        |own| {
-            if own.is_ok() { PACKETS } else { ELSEWHERE }
-        },
-    )?;
-    let without = ways.iter().position(|&way| way == ELSEWHERE);
-    Ok(match (own, without) {
-        (Ok(_), Some(rank)) => Err(other_says_why(comm, rank)),
-        (own, _) => own,
-    })
-}
-
-fn other_says_why(comm: &Communicator, rank: usize) -> String {
-    let other = comm.inner.watch.member(rank as u32);
-    format!("{other} has none to offer; it says why")
-}
-
 /// The engine of a rank that has joined.
 fn engine(
     comm: &Communicator,
@@ -151,31 +126,6 @@ fn kernels(comm: &Communicator, all: &[ToldGpu], member: &Attached) -> KernelCho
         measured: found.unwrap_or_default(),
         layout,
         may_stage: comm.inner.world.settings.path != Path::ZeroCopy,
-    }
-}
-
-/// This rank's result, and what `says` makes of each rank's, if all succeed; else this rank's own
-/// error, or an error that names another rank. Collective.
-pub(super) fn agree<R>(
-    comm: &Communicator,
-    own: Result<R, Error>,
-    say: impl FnOnce(&R) -> u8,
-) -> Result<(R, Vec<u8>), Error> {
-    let said = [own.as_ref().map_or(0, say)];
-    let mut all = vec![0; comm.size()];
-    let told = comm.all_gather(&said, &mut all).internal().run();
-    // This rank's own error says more than that others have given up meanwhile.
-    let own = own?;
-    told?;
-    match all.iter().position(|&said| said == 0) {
-        None => Ok((own, all)),
-        Some(rank) => Err(Error::Unsupported {
-            what: BACKEND.to_owned(),
-            reason: format!(
-                "{} cannot use it; its own message says why",
-                comm.inner.watch.member(rank as u32)
-            ),
-        }),
     }
 }
 

@@ -8,14 +8,14 @@ use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_gpu::{Settings, Slots, Stage, Wire};
 use spark_ccl_slots::Placement;
 
-use super::attach::{BACKEND, agree, if_all_have};
 use super::attached::Attached;
 use super::offer::ELSEWHERE;
 use super::pinned::Pinned;
-use super::placement::may_be_on_gpu;
+use super::placement::{may_be_on_gpu, note_out_of_reach};
 use super::refused::refused;
 use super::staged::{BoxesOf, BySlots, OpenedBoxes, Prepared, Staged};
 use super::transport::KernelTransport;
+use super::votes::{BACKEND, agree, if_all_have};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 
@@ -100,7 +100,10 @@ impl Agreed<'_> {
         };
         let prepared = Prepared::new(comm, stage, Some(boxes), self.pins)?;
         let proven = match if_all_have(comm, prepared.probe())? {
-            Ok(probe) => if_all_have(comm, prepared.prove(probe))?,
+            Ok(probe) => if_all_have(
+                comm,
+                prepared.prove(probe).inspect_err(|_| note_out_of_reach()),
+            )?,
             Err(why) => Err(why),
         };
         match proven {

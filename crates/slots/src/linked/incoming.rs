@@ -9,7 +9,7 @@ use super::heard::Heard;
 use super::tag::{MOST_LANES, Tag};
 use crate::layout::{PACKET_SLOTS, PACKETS, RECORD_OF_PACKETS};
 use crate::packets::record_of;
-use crate::{Counter, Error, PostBox, Record, Slot};
+use crate::{Counter, Error, Placement, PostBox, Record, Slot};
 
 /// How many messages are taken at a time, so that other peers have their turn.
 const AT_A_TIME: usize = 8;
@@ -120,8 +120,8 @@ impl Incoming {
         Ok(has_seen)
     }
 
-    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. The peer
-    /// learns of no slot that it was consumed before it was noted here: it then puts others there.
+    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. No slot
+    /// is consumed, for the peer, before it was noted here: the peer then puts another there.
     pub(super) fn look_at(&mut self, lane: usize) -> Result<bool, Error> {
         if !self.is_open {
             return Ok(false);
@@ -195,7 +195,7 @@ impl Incoming {
             Tag::Opening { bytes } => return self.take_opening_of(bytes, tag),
             Tag::Slot { slot, payload } => {
                 let slot = match slot.lane {
-                    lane if lane != MOST_LANES && self.is_open => return Err(mixed(lane)),
+                    lane if lane != MOST_LANES && self.must_be_put() => return Err(mixed(lane)),
                     MOST_LANES => self.next_of_packets(slot, payload)?,
                     _ => self.next(slot, payload)?,
                 };
@@ -208,6 +208,11 @@ impl Incoming {
             }
         }
         Ok(true)
+    }
+
+    /// Whether no processor takes slots, or can: those on a GPU.
+    fn must_be_put(&self) -> bool {
+        self.is_open || self.inbox.shape().placement() == Placement::Device
     }
 
     /// Takes the peer's opening. Returns whether it has come.

@@ -103,7 +103,6 @@ impl Outgoing {
     }
 
     /// How many rails the link has dropped.
-    #[cfg(test)]
     pub(super) fn dropped(&self) -> u64 {
         self.tx.rails().dropped
     }

@@ -69,16 +69,19 @@ impl Exchange {
     }
 
     /// Moves slots on, to each peer in turn, where all calls go by slots, and ranks compare none.
-    pub(super) fn pass(&mut self, carrier: &Communicator) {
+    /// Returns whether there was anything to do.
+    pub(super) fn pass(&mut self, carrier: &Communicator) -> bool {
         let none = Others {
             begun: 0,
             before: 0,
             last: None,
             is_done: true,
         };
+        let mut moved = false;
         for peer in &mut self.peers {
-            peer.advance(carrier, &none);
+            moved |= peer.advance(carrier, &none);
         }
+        moved
     }
 
     /// Counts calls from 0 on again, as all ranks do: those so far were only to prove that slots
@@ -92,9 +95,9 @@ impl Exchange {
         unsafe { self.slots.count_anew() }
     }
 
-    /// Why a link has ended, if one has.
-    pub(super) fn ended(&self) -> Option<String> {
-        self.peers.iter().find_map(Peer::ended)
+    /// Why a link has ended, or that it has dropped a rail, if one has.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.peers.iter().find_map(Peer::trouble)
     }
 
     /// Moves slots on, to each peer in turn. Returns whether there was anything to do. `others`

@@ -6,16 +6,19 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_control::Watch;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{DeviceBlock, EventPool, OwnStream, counted_stream};
+use spark_ccl_cuda::{
+    DeviceBlock, EventPool, OwnStream, checked, counted_stream, make_current, relaxed,
+};
 use spark_ccl_gpu::{Call, Error, Slots};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
 use super::exchange::Exchange;
 use crate::api::communicator::Communicator;
 
-/// The elements of a rank's block. They fill slots in all lanes.
-const COUNT: usize = 32 << 10;
-/// How long the pattern may take.
+/// The elements of a rank's block. They fill slots in all lanes, and enough of these to be in
+/// flight over all rails.
+const COUNT: usize = 256 << 10;
+/// How long the pattern may take, at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A call that passes a pattern from each rank to all.
@@ -55,25 +58,36 @@ impl Probe {
         carrier: &Communicator,
         parent: &Watch,
     ) -> Result<(), String> {
-        slots.set_patience(PATIENCE);
-        let failed = |error: Error| error.to_string();
+        // A rank that gives up is not late for the others.
+        let patience = PATIENCE.min(carrier.inner.world.settings.operation_timeout / 2);
+        slots.set_patience(patience);
         // SAFETY: both blocks are as long as the call says, and live until the stream was waited
-        // for. It is the only call.
-        unsafe { slots.enqueue(&self.call(), &self.stream) }.map_err(failed)?;
-        let passed = self.pass(slots, exchange, carrier, parent);
+        // for, or for good. It is the only call.
+        unsafe { slots.enqueue(&self.call(), &self.stream) }.map_err(|error| error.to_string())?;
+        let passed = self.pass(slots, exchange, (carrier, parent), patience);
         if passed.is_err() {
             exchange.report(parent);
             slots.abort();
             exchange.withdraw();
         }
         // The kernel has ended, or ends now.
-        self.stream
-            .synchronize()
-            .map_err(|error| error.to_string())?;
+        if let Err(error) = self.wait(slots) {
+            // It may still use the blocks.
+            std::mem::forget(self);
+            return Err(error.to_string());
+        }
         passed?;
         self.compare(slots.ranks())?;
         // SAFETY: the only call has run on this rank, and each rank has made it once.
-        unsafe { exchange.count_anew() }.map_err(failed)
+        unsafe { exchange.count_anew() }.map_err(|error| error.to_string())
+    }
+
+    /// Waits for the stream, also while other threads capture.
+    fn wait(&self, slots: &Slots) -> Result<(), Error> {
+        let device = make_current(slots.context())?;
+        let _relaxed = relaxed(device)?;
+        checked("cuStreamSynchronize", device, self.stream.synchronize())?;
+        Ok(())
     }
 
     /// Moves slots on until the call has run, and the peers have what they need of this rank.
@@ -81,25 +95,29 @@ impl Probe {
         &self,
         slots: &Slots,
         exchange: &mut Exchange,
-        carrier: &Communicator,
-        parent: &Watch,
+        (carrier, parent): (&Communicator, &Watch),
+        patience: Duration,
     ) -> Result<(), String> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience;
         let events = EventPool::new(Arc::clone(slots.context()));
         let run = events.record(&self.stream);
         let run = run.map_err(|error| error.to_string())?;
         loop {
-            exchange.pass(carrier);
+            let moved = exchange.pass(carrier);
             let has_run = run.is_complete().map_err(|error| error.to_string())?;
             slots.check().map_err(|error| error.to_string())?;
+            // Another rail has carried what one that was dropped has not.
+            if let Some(why) = exchange.trouble() {
+                return Err(why);
+            }
             if has_run && exchange.is_met() {
                 return Ok(());
             }
-            if let Some(why) = exchange.ended() {
-                return Err(why);
-            }
             if Instant::now() >= until || !parent.is_whole() {
-                return Err(format!("it did not pass within {PATIENCE:?}"));
+                return Err(format!("a pattern did not pass within {patience:?}"));
+            }
+            if !moved {
+                std::thread::yield_now();
             }
         }
     }

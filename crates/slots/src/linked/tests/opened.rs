@@ -28,10 +28,14 @@ impl LinkTx for Opening {
 
 /// A carrier with an open inbox of slots of depth 2, and its peer's half of the link.
 fn opened() -> (Linked, PostBox, Halves) {
+    opened_with(shape())
+}
+
+fn opened_with(shape: Shape) -> (Linked, PostBox, Halves) {
     let [peer, (tx, rx)] = memory();
-    let inbox = plain(shape());
+    let inbox = plain(shape);
     let halves = (Box::new(Opening(tx)) as _, rx);
-    let linked = carrier_of(halves, SMALL.slot_bytes, plain(shape()), inbox.clone());
+    let linked = carrier_of(halves, SMALL.slot_bytes, plain(shape), inbox.clone());
     (linked.unwrap(), inbox, peer)
 }
 
@@ -63,6 +67,16 @@ fn a_slot_that_is_sent_where_it_is_to_be_put_is_an_error() {
     say(&mut *tx, Tag::Slot { slot, payload }, &[0; 3]);
     let said = to.completed().unwrap_err().to_string();
     assert!(said.contains("is to put it"), "{said}");
+}
+
+/// A peer that opens nothing would send slots, which no processor stores on a GPU.
+#[test]
+fn a_slot_that_is_sent_to_a_gpu_is_an_error() {
+    let (mut to, _, (mut tx, _rx)) = opened_with(shape().placed(crate::Placement::Device));
+    say(&mut *tx, Tag::Opening { bytes: 0 }, &[]);
+    let (slot, payload) = (Slot { lane: 1, number: 1 }, 0);
+    say(&mut *tx, Tag::Slot { slot, payload }, &[0; 3]);
+    to.completed().unwrap_err();
 }
 
 #[test]

@@ -175,10 +175,15 @@ impl Peer {
         self.proxy.as_ref()?.carrier().heard()
     }
 
-    /// Why the link carries nothing any more.
-    pub(super) fn ended(&self) -> Option<String> {
-        let (_, error) = self.ended.as_ref()?;
-        Some(format!("the link to rank {}: {error}", self.rank))
+    /// Why the link carries nothing any more, or that it has dropped a rail.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let dropped = |proxy: &Proxy<Linked>| proxy.carrier().dropped_rails() > 0;
+        let what = match &self.ended {
+            Some((_, error)) => error.to_string(),
+            None if self.proxy.as_ref().is_some_and(dropped) => "a rail was dropped".to_owned(),
+            None => return None,
+        };
+        Some(format!("the link to rank {}: {what}", self.rank))
     }
 
     /// Whether the link carries nothing any more.
