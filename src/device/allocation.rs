@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use spark_ccl_cuda::{DeviceBlock, make_current, relaxed};
+use spark_ccl_cuda::{DeviceBlock, MemoryKind, make_current, relaxed, traits};
 
 use super::watched_engine::WatchedEngine;
 use crate::error::Error;
@@ -17,26 +17,29 @@ use crate::memory::device::set_aside::{self, FOR_SET_ASIDE, Shortage};
 pub(super) fn new_block(engine: &impl WatchedEngine, bytes: usize) -> Result<Arc<Block>, Error> {
     let base = engine.base();
     let what = format!("{bytes} bytes of device {}", base.device());
-    new_block_of(engine, bytes, &what, || {
+    // Memory of the host helps only where the GPU shares it.
+    let is_integrated = base.own(traits(base.device()))?.integrated;
+    let only = (!is_integrated).then_some(MemoryKind::Device);
+    new_block_of(engine, bytes, (&what, only), || {
         DeviceBlock::new(&base.context, bytes).map(BlockMemory::Device)
     })
 }
 
 /// If memory runs out, waits for blocks that were dropped while in use, and a little for memory
-/// that was set aside.
+/// that was set aside: of the kind that is given with the words, or of any.
 pub(super) fn new_block_of(
     engine: &impl WatchedEngine,
     bytes: usize,
-    what: &str,
+    (what, only): (&str, Option<MemoryKind>),
     make: impl Fn() -> Result<BlockMemory, spark_ccl_cuda::Error>,
 ) -> Result<Arc<Block>, Error> {
     let base = engine.base();
-    let mut shortage = Shortage::of(base.device());
+    let mut shortage = Shortage::of(base.device(), only);
     loop {
         block::sweep();
         // Asked before the attempt: memory that is being freed now may be free when the attempt has
         // failed.
-        let (will_free, is_set_aside) = (engine.will_free(), set_aside::has_any(base.device()));
+        let (will_free, is_set_aside) = (engine.will_free(), shortage.may_end());
         let error = match base.own(make()) {
             Ok(memory) => return Ok(Block::new(memory, bytes, Arc::clone(&base.gpu))),
             Err(

@@ -118,7 +118,9 @@ impl Engine for KernelEngine {
             return new_block(self, bytes);
         };
         let what = format!("{bytes} bytes of pinned memory");
-        new_block_of(self, bytes, &what, || pool.alloc(&self.base.context, bytes))
+        new_block_of(self, bytes, (&what, None), || {
+            pool.alloc(&self.base.context, bytes)
+        })
     }
 
     /// Kernels take memory as it is.

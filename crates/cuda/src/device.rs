@@ -274,7 +274,7 @@ pub(crate) mod tests {
         assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &next));
         // It is still set aside, now by the new object: the driver was not called.
         assert_eq!(set_aside_bytes(&next), 16000);
-        free_set_aside(DEVICE);
+        free_set_aside(DEVICE, None);
         assert_eq!(Arc::strong_count(&next), 1);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, sys};
 
 use crate::current::make_current;
-use crate::set_aside::{Kind, Reusable, Unused};
+use crate::set_aside::{MemoryKind, Reusable, Unused};
 use crate::stream::relaxed;
 use crate::{Error, Feature, checked, require};
 
@@ -46,7 +46,7 @@ impl HostBlock {
         let mut block = Self {
             memory: Reusable::new(Unused {
                 context: Arc::clone(context),
-                kind: Kind::Registered,
+                kind: MemoryKind::Registered,
                 start: start.addr() as u64,
                 bytes,
                 counts: true,

@@ -70,7 +70,8 @@ pub use pool::share_default_pool;
 pub use rdma::{RdmaTraits, rdma_traits};
 pub use recorded::{EventPool, RecordedEvent};
 pub use set_aside::{
-    check_set_aside, devices_with_memory_set_aside, free_set_aside, set_aside_bytes,
+    MemoryKind, check_set_aside, devices_with_memory_set_aside, free_set_aside, has_set_aside,
+    set_aside_bytes,
 };
 pub use stream::{
     OwnStream, Relaxed, capture_of, counted_stream, is_capturing, is_idle, is_of_the_thread,

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, result, sys};
 
 use crate::current::make_current;
 use crate::mapping::Mapping;
-use crate::set_aside::{Kind, Reusable, Unused};
+use crate::set_aside::{MemoryKind, Reusable, Unused};
 use crate::stream::{OwnStream, relaxed};
 use crate::{DmaBuf, Error, Feature, checked, require};
 
@@ -148,7 +148,7 @@ impl Drop for DeviceBlock {
 
 /// Memory from `cuMemAlloc`, or memory that was set aside. The context must be current.
 fn allocate(context: &Arc<CudaContext>, device: usize, bytes: usize) -> Result<Reusable, Error> {
-    if let Some(memory) = Reusable::take(context, Kind::Device, bytes) {
+    if let Some(memory) = Reusable::take(context, MemoryKind::Device, bytes) {
         return Ok(memory);
     }
     // SAFETY: the context is current, so the driver allocates there. It writes one address, to a
@@ -156,7 +156,7 @@ fn allocate(context: &Arc<CudaContext>, device: usize, bytes: usize) -> Result<R
     let start = unsafe { result::malloc_sync(bytes) };
     Ok(Reusable::new(Unused {
         context: Arc::clone(context),
-        kind: Kind::Device,
+        kind: MemoryKind::Device,
         start: checked("cuMemAlloc", device, start)?,
         bytes,
         counts: true,
@@ -195,7 +195,7 @@ impl PinnedWords {
     /// Words that were set aside, if there are any of about this number.
     pub fn reused(context: &CudaContext, count: usize) -> Option<Self> {
         let bytes = count.checked_mul(size_of::<AtomicU64>())?;
-        Reusable::take(context, Kind::Pinned, bytes).map(|memory| Self::zeroed(memory, count))
+        Reusable::take(context, MemoryKind::Pinned, bytes).map(|memory| Self::zeroed(memory, count))
     }
 
     fn allocate(context: &Arc<CudaContext>, count: usize) -> Result<Self, Error> {
@@ -210,7 +210,7 @@ impl PinnedWords {
         let start = checked("cuMemHostAlloc", device, start)?;
         let memory = Reusable::new(Unused {
             context: Arc::clone(context),
-            kind: Kind::Pinned,
+            kind: MemoryKind::Pinned,
             start: start.expose_provenance() as u64,
             bytes,
             counts: true,

@@ -9,6 +9,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Debug;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -22,7 +23,7 @@ use crate::{Error, checked};
 
 /// How memory was made, which decides how it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub enum MemoryKind {
     /// By `cuMemAlloc`.
     Device,
     /// By `cuMemHostAlloc`.
@@ -40,7 +41,7 @@ pub(crate) struct Reusable(ManuallyDrop<Unused>);
 #[derive(Debug)]
 pub(crate) struct Unused {
     pub(crate) context: Arc<CudaContext>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: MemoryKind,
     pub(crate) start: u64,
     pub(crate) bytes: usize,
     /// Whether the memory counts as set aside. It does not if it is registered elsewhere, too.
@@ -55,9 +56,16 @@ pub(crate) trait Owner: Any + Send + Sync + Debug {}
 impl<T: Any + Send + Sync + Debug> Owner for T {}
 
 /// By device, context, kind, size and address.
-type Key = (usize, usize, Kind, usize, u64);
+type Key = (usize, usize, MemoryKind, usize, u64);
 
 static SET_ASIDE: Mutex<BTreeMap<Key, Unused>> = Mutex::new(BTreeMap::new());
+
+/// How many blocks are being freed: taken out of the map, and with the driver.
+static BEING_FREED: Mutex<BTreeMap<(usize, MemoryKind), usize>> = Mutex::new(BTreeMap::new());
+
+fn being_freed() -> MutexGuard<'static, BTreeMap<(usize, MemoryKind), usize>> {
+    BEING_FREED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn all() -> MutexGuard<'static, BTreeMap<Key, Unused>> {
     SET_ASIDE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -75,7 +83,7 @@ impl Reusable {
 
     /// Memory of this kind that was set aside: the smallest of at least this many bytes, and not
     /// more than twice as many.
-    pub(crate) fn take(context: &CudaContext, kind: Kind, bytes: usize) -> Option<Self> {
+    pub(crate) fn take(context: &CudaContext, kind: MemoryKind, bytes: usize) -> Option<Self> {
         let (device, handle) = (context.ordinal(), context.cu_ctx().addr());
         let most = bytes.saturating_mul(2);
         let fitting = (device, handle, kind, bytes, 0)..=(device, handle, kind, most, u64::MAX);
@@ -116,9 +124,9 @@ impl Unused {
             // was dropped when nothing used the memory any more, and nothing else has it.
             let freed = unsafe {
                 match self.kind {
-                    Kind::Device => result::free_sync(self.start),
-                    Kind::Pinned => result::free_host(start),
-                    Kind::Registered => sys::cuMemHostUnregister(start).result(),
+                    MemoryKind::Device => result::free_sync(self.start),
+                    MemoryKind::Pinned => result::free_host(start),
+                    MemoryKind::Registered => sys::cuMemHostUnregister(start).result(),
                 }
             };
             checked("cuMemFree", device, freed)
@@ -178,6 +186,16 @@ pub fn devices_with_memory_set_aside() -> BTreeMap<usize, usize> {
     devices
 }
 
+/// Whether a device has memory that is set aside, or that a thread frees now; `only` of a kind, if
+/// one is given.
+pub fn has_set_aside(device: usize, only: Option<MemoryKind>) -> bool {
+    let is_meant = |(of, kind)| of == device && only.is_none_or(|only| only == kind);
+    // Blocks go from one to the other under this lock.
+    let all = all();
+    let is_kept = all.keys().any(|&(of, _, kind, ..)| is_meant((of, kind)));
+    is_kept || being_freed().keys().copied().any(is_meant)
+}
+
 /// Has memory that is set aside keep `to` in use instead of `from`, another object of the same
 /// context.
 pub(crate) fn hand_over(from: &Arc<CudaContext>, to: &Arc<CudaContext>) {
@@ -188,21 +206,34 @@ pub(crate) fn hand_over(from: &Arc<CudaContext>, to: &Arc<CudaContext>) {
     own.for_each(|unused| unused.context = Arc::clone(to));
 }
 
-/// Frees memory that is set aside on a device. Waits for all kernels that run there, and meanwhile
-/// holds up all threads that use the device: none of these kernels may wait for one of these
-/// threads.
-pub fn free_set_aside(device: usize) {
+/// Frees memory that is set aside on a device; `only` of a kind, if one is given. Waits for all
+/// kernels that run there, and meanwhile holds up all threads that use the device: none of these
+/// kernels may wait for one of these threads.
+pub fn free_set_aside(device: usize, only: Option<MemoryKind>) {
     let unused: Vec<_> = {
         let mut all = all();
         let keys: Vec<Key> = all
             .keys()
-            .filter(|(of, ..)| *of == device)
+            .filter(|(of, _, kind, ..)| *of == device && only.is_none_or(|only| only == *kind))
             .copied()
             .collect();
+        let mut being_freed = being_freed();
+        for &(device, _, kind, ..) in &keys {
+            *being_freed.entry((device, kind)).or_default() += 1;
+        }
         keys.iter().filter_map(|key| all.remove(key)).collect()
     };
     // Not under the lock, which threads that drop memory of other devices need.
-    unused.into_iter().for_each(Unused::free);
+    for unused in unused {
+        let kind = unused.kind;
+        unused.free();
+        if let Entry::Occupied(mut count) = being_freed().entry((device, kind)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -244,8 +275,14 @@ mod tests {
         assert_eq!(set_aside_bytes(&context), (1001 + 499) * 8);
         // Memory that is set aside keeps the context's object in use.
         drop(words);
-        free_set_aside(DEVICE);
+        let device_memory = Some(MemoryKind::Device);
+        assert!(!has_set_aside(DEVICE, device_memory));
+        free_set_aside(DEVICE, device_memory);
+        assert_eq!(set_aside_bytes(&context), (1001 + 499 + 1000) * 8);
+        assert!(has_set_aside(DEVICE, Some(MemoryKind::Pinned)));
+        free_set_aside(DEVICE, None);
         assert_eq!(set_aside_bytes(&context), 0);
+        assert!(!has_set_aside(DEVICE, None));
     }
 
     /// Registered memory stays mapped until its registration has ended.
@@ -266,7 +303,7 @@ mod tests {
         assert_eq!(set_aside_bytes(&context), 0);
         assert_eq!(devices_with_memory_set_aside()[&DEVICE], 0);
         assert_eq!(Arc::strong_count(&owner), 2);
-        free_set_aside(DEVICE);
+        free_set_aside(DEVICE, None);
         assert_eq!(Arc::strong_count(&owner), 1);
         // SAFETY: the memory was allocated with this layout, and nothing uses it any more.
         unsafe { std::alloc::dealloc(start, layout) };

@@ -11,7 +11,10 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{Error, check_set_aside, devices_with_memory_set_aside, free_set_aside};
+use spark_ccl_cuda::{
+    Error, MemoryKind, check_set_aside, devices_with_memory_set_aside, free_set_aside,
+    has_set_aside,
+};
 use spark_ccl_log::Mutex;
 
 use super::gate::{Closed, Gate, gate};
@@ -50,11 +53,6 @@ pub(crate) fn has_ranks() -> bool {
     ranks.iter().any(|(_, rank)| rank.strong_count() > 0)
 }
 
-/// Whether a GPU has any memory that was set aside.
-pub(crate) fn has_any(device: usize) -> bool {
-    devices_with_memory_set_aside().contains_key(&device)
-}
-
 /// The GPUs on which more is set aside than their limit.
 fn over_limit() -> impl Iterator<Item = usize> {
     let is_over = |&(device, bytes): &(usize, usize)| {
@@ -77,7 +75,7 @@ pub(crate) fn is_ready() -> bool {
 /// Frees all memory of GPUs that have more set aside than their limit, if it can be freed now. May
 /// wait for kernels of the user, so it is for threads that nobody waits for.
 pub(crate) fn free_what_is_too_much() {
-    over_limit().for_each(free);
+    over_limit().for_each(|device| free(device, None));
 }
 
 /// The same on a thread of its own. If none can be started, a guard, or the end of the process,
@@ -90,27 +88,30 @@ fn can_free(device: usize) -> bool {
     close(&gate(device), device).is_some()
 }
 
-fn free(device: usize) {
+fn free(device: usize, only: Option<MemoryKind>) {
     let gate = gate(device);
     // One thread at a time is enough for a GPU.
     if let Some(_closed) = close(&gate, device) {
-        free_set_aside(device);
+        free_set_aside(device, only);
     }
 }
 
 /// An allocation on a GPU that waits for memory that is set aside there.
 pub(crate) struct Shortage {
     device: usize,
+    /// The kind of memory that helps, if not any does.
+    only: Option<MemoryKind>,
     since: Instant,
     /// After which wait it has memory freed next.
     next: Duration,
 }
 
 impl Shortage {
-    /// One that begins now.
-    pub(crate) fn of(device: usize) -> Self {
+    /// One that begins now, and that memory of this kind ends, if not any does.
+    pub(crate) fn of(device: usize, only: Option<MemoryKind>) -> Self {
         Self {
             device,
+            only,
             since: Instant::now(),
             next: Duration::ZERO,
         }
@@ -121,12 +122,17 @@ impl Shortage {
         self.since.elapsed()
     }
 
+    /// Whether memory that would help is set aside, or is being freed.
+    pub(crate) fn may_end(&self) -> bool {
+        has_set_aside(self.device, self.only)
+    }
+
     /// Has a thread free the memory, if that can be freed now.
     pub(crate) fn relieve(&mut self) {
-        let (device, waited) = (self.device, self.waited());
+        let (device, only, waited) = (self.device, self.only, self.waited());
         if waited >= self.next && can_free(device) {
             // If no thread can be started, the next attempt may start one.
-            let _ = spawn("spark-gpu-free", move || free(device));
+            let _ = spawn("spark-gpu-free", move || free(device, only));
             self.next = waited + FREE_EVERY;
         }
     }
@@ -137,7 +143,7 @@ impl Shortage {
 /// # Errors
 /// There still are more.
 pub(crate) fn wait_for_room(context: &CudaContext, most: usize) -> Result<(), Error> {
-    let mut shortage = Shortage::of(context.ordinal());
+    let mut shortage = Shortage::of(context.ordinal(), None);
     while let Err(error) = check_set_aside(context, most) {
         if shortage.waited() >= FOR_SET_ASIDE {
             return Err(error);

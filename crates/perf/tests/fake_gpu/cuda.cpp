@@ -295,7 +295,7 @@ int cuMemFreeHost(void *memory) {
     if (int said = unsafe_in_captures()) return said;
     wait_and_hold_up();
     set_memory(reinterpret_cast<uint64_t>(memory), 0, 0);
-    return free(memory), SUCCESS;
+    return pinned_memory_is_freed(current), free(memory), SUCCESS;
 }
 int cuMemFreeAsync(uint64_t address, void *stream) {
     enqueue_now(stream_of(stream, current), [=] {

@@ -109,6 +109,8 @@ void enqueue(Stream *stream, Work work);
 Work staged_work(const std::string &kernel, const void *arguments, unsigned ctas);
 // Memory of the host for a device; none where it is refused: see `fake_refuse_slots`.
 void *pinned_memory(int device, size_t bytes);
+// Takes a while, and ends the refusal, if that is to last until then: `fake_refuse_until_freed`.
+void pinned_memory_is_freed(int device);
 // What the kernels of slots do.
 Work slots_work(const std::string &kernel, const void *arguments, unsigned ctas);
 // Threads play the warps of a kernel.

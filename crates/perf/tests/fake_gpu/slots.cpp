@@ -2,6 +2,7 @@
 #include "device.h"
 
 #include <atomic>
+#include <chrono>
 
 #include "../../../slots/kernels/exchange.h"
 #include "../../../slots/kernels/packets.h"
@@ -17,8 +18,18 @@ Work slots_work(const std::string &kernel, const void *arguments, unsigned ctas)
 
 // For tests: pinned memory that is as long as a box of slots is refused on a device (-1: none).
 static std::atomic<int> without_slots{-1};
-extern "C" int fake_refuse_slots(int device) { return without_slots = device, 0; }
+// Whether that ends once pinned memory of the device was freed, which takes a while then.
+static std::atomic<bool> until_freed{false};
+extern "C" {
+int fake_refuse_slots(int device) { return until_freed = false, without_slots = device, 0; }
+int fake_refuse_until_freed(int device) { return until_freed = true, without_slots = device, 0; }
+}
 void *pinned_memory(int device, size_t bytes) {
     bool is_refused = device == without_slots && bytes >> 19 != 0 && bytes >> 23 == 0;
     return is_refused ? nullptr : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+}
+void pinned_memory_is_freed(int device) {
+    if (!until_freed || device != without_slots) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    without_slots = -1;
 }
