@@ -122,10 +122,10 @@ impl Communicator {
     /// buffers in pinned memory are not staged, so either all ranks should pass pinned memory, or
     /// none: where they differ, calls longer than 128 KiB fail, and the error names both. Freeing
     /// pinned memory waits for all kernels of its GPU, and holds up all threads that use the GPU
-    /// meanwhile. So dropped memory is kept for later allocations. Where more than 256 MiB are
-    /// (`SPARK_CCL_GPU_SET_ASIDE`), or an allocation finds no memory, a thread of the library frees
-    /// it while no call is in flight on the GPU; an allocation waits for that, for up to 5 s, and
-    /// then fails.
+    /// meanwhile. So dropped memory is kept for later allocations. Where more than 128 MiB are
+    /// (half of `SPARK_CCL_GPU_SET_ASIDE`), or an allocation finds no memory, a thread of the
+    /// library frees it while no call is in flight on the GPU. If there is no memory, or more than
+    /// the limit is kept, an allocation waits for that, for up to 5 s, and then fails.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a

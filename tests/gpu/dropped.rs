@@ -259,6 +259,19 @@ fn memory_that_is_kept_is_freed_for_an_allocation_that_fails() {
     assert_eq!(set_aside_bytes(&context), 0);
 }
 
+/// Allocations are refused above the limit: memory is freed before.
+#[test]
+fn memory_is_freed_above_half_of_the_limit() {
+    let Some(_gpus) = gpus(1) else { return };
+    drop(keeping_nothing().local(1));
+    let builder = on_one_gpu().set("SPARK_CCL_GPU_SET_ASIDE", "4M");
+    let comm = builder.local(1).unwrap().remove(0);
+    let context = comm.context().unwrap();
+    until_at_most(context, 1 << 20);
+    drop(comm.alloc_device::<u8>(3 << 20).unwrap());
+    until_at_most(context, 1 << 20);
+}
+
 #[test]
 fn memory_that_outlives_all_communicators_is_freed() {
     let Some(_gpus) = gpus(1) else { return };

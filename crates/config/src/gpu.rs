@@ -31,8 +31,9 @@ pub struct Gpu {
     /// The most CTAs of a kernel, with [`Backend::Engine`](crate::Backend::Engine). Ranks agree on
     /// the least value by themselves.
     pub most_ctas: usize,
-    /// The most bytes of dropped pinned memory that are kept, per GPU. Beyond that, it is freed
-    /// when no call is in flight, and until then no more is allocated.
+    /// The most bytes of dropped pinned memory that are kept, per GPU, communicators' own among
+    /// them. Beyond half of that, it is freed when no call is in flight; beyond all, no more is
+    /// allocated until then.
     pub most_set_aside: usize,
     /// Bytes of pinned memory for slots, to and from each other rank. Ranks agree on the least
     /// value by themselves.

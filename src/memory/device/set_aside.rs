@@ -3,8 +3,9 @@
 //! for. Knows no backend.
 //!
 //! Kernels of the program's, and of other libraries, are not known here, and may wait for a launch
-//! as well. So memory is freed only where it must be: where more than a limit is set aside, or an
-//! allocation finds no memory. The rest is kept for later allocations, to the end of the process.
+//! as well. So memory is freed only where it must be: where more than half of a limit is set aside,
+//! or an allocation finds no memory. The rest is kept for later allocations, to the end of the
+//! process.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -53,29 +54,33 @@ pub(crate) fn has_ranks() -> bool {
     ranks.iter().any(|(_, rank)| rank.strong_count() > 0)
 }
 
-/// The GPUs on which more is set aside than their limit.
-fn over_limit() -> impl Iterator<Item = usize> {
+/// The GPUs on which more is set aside than half of their limit. It is freed before allocations
+/// fail, which they do above the limit.
+fn above_half() -> impl Iterator<Item = usize> {
     let is_over = |&(device, bytes): &(usize, usize)| {
-        LIMITS.lock().get(&device).is_some_and(|&most| bytes > most)
+        LIMITS
+            .lock()
+            .get(&device)
+            .is_some_and(|&most| bytes > most / 2)
     };
     let devices = devices_with_memory_set_aside().into_iter();
     devices.filter(is_over).map(|(device, _)| device)
 }
 
-/// Whether a GPU has more set aside than its limit.
+/// Whether a GPU has more set aside than half of its limit.
 pub(crate) fn is_too_much() -> bool {
-    over_limit().next().is_some()
+    above_half().next().is_some()
 }
 
 /// Whether that could be freed now, and no thread frees it.
 pub(crate) fn is_ready() -> bool {
-    over_limit().any(can_free)
+    above_half().any(can_free)
 }
 
-/// Frees all memory of GPUs that have more set aside than their limit, if it can be freed now. May
-/// wait for kernels of the user, so it is for threads that nobody waits for.
+/// Frees all memory of GPUs that have more set aside than half of their limit, if it can be freed
+/// now. May wait for kernels of the user, so it is for threads that nobody waits for.
 pub(crate) fn free_what_is_too_much() {
-    over_limit().for_each(|device| free(device, None));
+    above_half().for_each(|device| free(device, None));
 }
 
 /// The same on a thread of its own. If none can be started, a guard, or the end of the process,
