@@ -143,8 +143,9 @@ impl<B> DeviceRank<B> {
             if start.elapsed() >= limit {
                 self.give_up(format!(
                     "no call could be launched on device {} for {limit:?}, as the driver frees \
-                     dropped memory there, and waits for a kernel that does not end; a higher \
-                     SPARK_CCL_GPU_SET_ASIDE has it keep more",
+                     dropped memory there, and waits for a kernel that does not end; memory is \
+                     freed where more than half of SPARK_CCL_GPU_SET_ASIDE was dropped, or an \
+                     allocation found none: raise the limit, or keep memory for later calls",
                     self.device()
                 ));
             }
