@@ -126,7 +126,8 @@ fn soon<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
 #[test]
 fn kernels_of_the_program_may_wait_for_a_launch_after_memory_was_dropped() {
     let Some(_gpus) = gpus(1) else { return };
-    let mut ranks = ranks(&on_one_gpu());
+    // Also after tests that have set much aside.
+    let mut ranks = ranks(&on_one_gpu().set("SPARK_CCL_GPU_SET_ASIDE", "4G"));
     let memory = ranks[0].comm.alloc_device::<u8>(1 << 20).unwrap();
     let Some(occupied) = Occupied::new() else {
         return;
