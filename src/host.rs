@@ -405,7 +405,9 @@ impl Core {
 fn ended() -> Error {
     Error::Invalid {
         operation: "finalize",
-        problem: "the communicator has ended by it; make no calls afterwards".to_owned(),
+        problem: "the communicator has ended by it, or at the exit of its process; make no calls \
+                  afterwards"
+            .to_owned(),
     }
 }
 

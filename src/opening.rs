@@ -15,11 +15,12 @@ use spark_ccl_control::Monitor;
 use spark_ccl_cuda::keep_context;
 use spark_ccl_transport::rdma::link::Nics;
 
-use crate::api::assembly::{MadeBy, communicator};
+use crate::api::assembly::communicator;
 use crate::api::communicator::Communicator;
 #[cfg(feature = "cuda")]
 use crate::device::attach;
 use crate::error::Error;
+use crate::members::membership::MadeBy;
 use crate::world::deadline::deadline_in;
 use crate::world::rendezvous::check_addresses;
 use crate::world::{NO_CONTEXT, Reducer, World};

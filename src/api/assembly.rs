@@ -15,24 +15,12 @@ use super::communicator::{Communicator, Inner};
 use crate::error::Error;
 use crate::host::{Core, HostEngine, Wires, or_abort};
 use crate::members::lineage::Lineage;
-use crate::members::membership::Membership;
+use crate::members::membership::{MadeBy, Membership};
 use crate::mesh::{LinkOwner, Mesh, Spares, shares_memory};
 use crate::observe::{self, Observed};
 use crate::plan::Planner;
 use crate::task::names::describe;
 use crate::world::World;
-
-/// Who makes a communicator's calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MadeBy {
-    Program,
-    /// This library only; the communicator is not observed.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "only device memory is carried so")
-    )]
-    Library,
-}
 
 /// A communicator of some ranks of the world, this one among them. Its links are made when they are
 /// used. A shrunk communicator has the `lineage` of its parent.
@@ -68,7 +56,7 @@ pub(crate) fn communicator(
     };
     let observed = observation.as_ref().map(|it| &it.observed);
     let engine = host_engine(world, &watch, context, &members, planner, observed)?;
-    let membership = Membership::new(engine, Arc::clone(&watch), rank, world.stay());
+    let membership = Membership::new(engine, Arc::clone(&watch), rank, made_by, world.stay());
     let is_wanted = membership.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, own, &members));

@@ -19,6 +19,18 @@ const SOON: Duration = Duration::from_secs(1);
 /// How long the data of finished calls may take to leave a rank that leaves at once.
 const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
 
+/// Who makes a communicator's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MadeBy {
+    Program,
+    /// This library only; the communicator is not observed.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "only device memory is carried so")
+    )]
+    Library,
+}
+
 /// A rank's place in its communicator, which the communicator and the handles of operations in
 /// flight hold together.
 ///
@@ -30,6 +42,7 @@ pub(crate) struct Membership {
     engine: Arc<HostEngine>,
     watch: Arc<Watch>,
     rank: u32,
+    made_by: MadeBy,
     /// Dropped last: the rank leaves the world with its last communicator.
     _stay: Arc<Stay>,
 }
@@ -39,12 +52,14 @@ impl Membership {
         engine: Arc<HostEngine>,
         watch: Arc<Watch>,
         rank: u32,
+        made_by: MadeBy,
         stay: Arc<Stay>,
     ) -> Arc<Self> {
         let own = Arc::new(Self {
             engine,
             watch,
             rank,
+            made_by,
             _stay: stay,
         });
         exit::add(&own);
@@ -81,24 +96,6 @@ impl Membership {
         Ok(())
     }
 
-    /// The farewell of a process that exits, once nothing is in flight, or the deadline has passed.
-    fn last_farewell(&self, deadline: Instant) -> Result<Leave, Forked> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let is_idle = self.engine.is_idle_within(left)?;
-        self.engine.flush_within(FLUSHED_WITHIN)?;
-        if is_idle {
-            return self.engine.with(Core::leave);
-        }
-        // This rank does not do its part in what is in flight.
-        Ok(Leave {
-            cause: Some(Fault::Aborted {
-                by: self.watch.member(self.rank),
-                reason: "its process exited while operations were in flight".to_owned(),
-            }),
-            ..Leave::after(self.watch.finished())
-        })
-    }
-
     /// The fault for ranks that need this one, which ends by a panic.
     fn panicked(&self, meanwhile: &str) -> Fault {
         let reason = format!("its thread panicked{meanwhile}: look at what its process printed");
@@ -133,10 +130,25 @@ impl Membership {
 
 impl Leaves for Membership {
     fn leave_at_exit(&self, deadline: Instant) {
-        // A forked child has no part in the communicator. Else calls from now on fail: the others
-        // do not wait for them.
-        if let Ok(leave) = self.last_farewell(deadline) {
-            self.watch.leave_now(leave);
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.engine.is_idle_within(left) {
+            Ok(true) => self.leave(),
+            // This rank does not do its part in what is in flight.
+            Ok(false) => self.watch.leave(Leave {
+                cause: Some(Fault::Aborted {
+                    by: self.watch.member(self.rank),
+                    reason: "its process exited while operations were in flight".to_owned(),
+                }),
+                ..Leave::after(self.watch.finished())
+            }),
+            // A forked child has no part in the communicator.
+            Err(Forked { .. }) => return,
+        }
+        // The others do not wait for calls from now on. It is no fault, for which the library would
+        // end what runs on GPUs. What carries calls of GPUs goes on with them.
+        if self.made_by == MadeBy::Program {
+            // Not in a forked child, as above.
+            let _here = self.engine.with(Core::close);
         }
     }
 }

@@ -9,10 +9,11 @@ use spark_ccl_bootstrap::Cancel;
 use spark_ccl_control::Rule;
 
 use super::with_devices_unless;
-use crate::api::assembly::{MadeBy, communicator};
+use crate::api::assembly::communicator;
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 use crate::members::lineage::Wish;
+use crate::members::membership::MadeBy;
 use crate::world::deadline::deadline_in;
 
 impl Communicator {

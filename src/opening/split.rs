@@ -9,10 +9,10 @@ use spark_ccl_config::AlgorithmChoice;
 use spark_ccl_types::{DType, Operation, RedOp, Reducer, Reduction};
 
 use super::with_devices_unless;
-use crate::api::assembly::MadeBy;
 use crate::api::call::{Call, InPlace};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
+use crate::members::membership::MadeBy;
 use crate::task::Spec;
 use crate::task::names::fnv1a;
 use crate::world::deadline::deadline_in;
