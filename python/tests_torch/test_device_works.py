@@ -31,7 +31,6 @@ def calls_without_gpu() -> DeviceCalls:
     calls._waiting = []
     calls._batch = None
     calls._stream = mock.sentinel.stream
-    calls._on_device = contextlib.nullcontext()
     calls._known = None
     calls._communicator = mock.Mock()
     calls._delayed = Delayed(calls._send, 0.01)
@@ -72,6 +71,8 @@ def counted_calls(asked: collections.Counter[str]) -> Iterator[None]:
         "current_stream": current,
         "is_current_stream_capturing": False,
         "stream": contextlib.nullcontext(),
+        "_exchange_device": 0,
+        "_maybe_exchange_device": 0,
     }
     with contextlib.ExitStack() as stack:
         for name, answer in answers.items():
@@ -191,13 +192,44 @@ class Works(unittest.TestCase):
                 finally:
                     sys.setprofile(None)
             # An event after the call, and one before a call of another stream.
-            expected = {"is_current_stream_capturing": 1, "Event": 2 if is_async else 1}
+            expected = {
+                "_exchange_device": 1,
+                "is_current_stream_capturing": 1,
+                "Event": 2 if is_async else 1,
+                "_maybe_exchange_device": 1,
+            }
             self.assertEqual(asked, expected)
             self.assertLessEqual(len(own), 38, own)
             # The current stream waits for a call of another one, which may use the tensor longer.
             current = calls._known[1]
             self.assertEqual(current.wait_event.called, is_async)
             self.assertEqual(tensor.recorded, [calls._stream] * 2 if is_async else [])
+
+    def test_the_current_gpu_is_again_the_one_before(self) -> None:
+        calls = calls_without_gpu()
+        calls.device = OnGpu.device
+        current = [3]
+
+        def exchange(index: int) -> int:
+            previous, current[0] = current[0], index
+            return previous
+
+        def refuse(handle: object, stream: object) -> None:
+            self.assertEqual(current, [0])
+            raise InvalidError("refused")
+
+        # A call within another, which then fails.
+        call = mock.Mock()
+        call.get_ready = lambda stream: calls._launch([], stream)
+        call.enqueue = refuse
+        work = mock.Mock(started=[call])
+        names = ("_exchange_device", "_maybe_exchange_device")
+        with counted_calls(collections.Counter()), contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(mock.patch(f"torch.cuda.{name}", exchange))
+            with self.assertRaises(InvalidError):
+                calls._launch([work], mock.Mock())
+        self.assertEqual(current, [3])
 
     def test_another_current_stream_is_asked_for(self) -> None:
         calls = calls_without_gpu()

@@ -41,8 +41,6 @@ class DeviceCalls(Calls):
         self._timeout = timeout
         self.device = device
         self._stream = torch.cuda.Stream(device)
-        # Makes the GPU the current one. One object for all calls, which hold `_order`.
-        self._on_device = torch.cuda.device(device)
         # PyTorch's current stream when it was asked last, and its handle.
         self._known: tuple[int, torch.cuda.Stream] | None = None
         # Held to enqueue: all ranks do so in the same order, and a batch belongs to one thread.
@@ -224,7 +222,9 @@ class DeviceCalls(Calls):
         `has_begun_now` says that all calls follow what is in PyTorch's current stream.
         """
         calls = [one for work in works for one in work.started]
-        with self._on_device:
+        # As in `torch.cuda.device`, whose objects are for one use each, and cost more.
+        previous = torch.cuda._exchange_device(self.device.index)
+        try:
             for call in calls:
                 call.get_ready(stream)
             # Before anything can fail: calls that were enqueued before the failure use them. In
@@ -241,6 +241,8 @@ class DeviceCalls(Calls):
                 captures = self._follow(works, stream)
             end = torch.cuda.Event()
             end.record(stream)
+        finally:
+            torch.cuda._maybe_exchange_device(previous)
         if not captures:
             self._last = end
         for work in works:
