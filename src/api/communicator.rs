@@ -364,6 +364,12 @@ impl Communicator {
         left.map_or(Ok(()), |fault| Err(Error::Failed(Arc::new(fault))))
     }
 
+    /// Whether the process of a rank is known to have died, or to be lost: also after
+    /// [`finalize`](Self::finalize), and if the rank had left the communicator before.
+    pub fn has_lost_a_process(&self) -> bool {
+        self.inner.watch.has_lost_a_process()
+    }
+
     /// The orderly end: waits until all ranks have called it, and operations whose handles were
     /// dropped are done. Calls afterwards are invalid, on all ranks.
     ///

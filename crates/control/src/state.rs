@@ -404,6 +404,12 @@ impl ControlState {
         ended.map(|(&rank, _)| rank).collect()
     }
 
+    /// Whether a rank of the world has died, or is lost.
+    pub(crate) fn is_lost(&self, world: u32) -> bool {
+        let departure = self.departures.get(&world);
+        departure.is_some_and(|how| !matches!(how, Departure::Goodbye))
+    }
+
     /// Records a fault that this rank found, and floods it unless the communicator has a fault
     /// already.
     pub(crate) fn raise(&mut self, context: u64, fault: Fault) {

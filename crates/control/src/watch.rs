@@ -393,6 +393,16 @@ impl Watch {
             .unwrap_or_default()
     }
 
+    /// Whether a member has died or is lost, as far as this rank knows, also if it had left the
+    /// communicator before.
+    pub fn has_lost_a_process(&self) -> bool {
+        let members = &self.view.members;
+        let lost = self
+            .monitor
+            .with(|state| members.iter().any(|&world| state.is_lost(world)));
+        lost.unwrap_or_default()
+    }
+
     /// A rank's leave, perhaps with calls in flight.
     pub fn left(&self, rank: u32) -> Option<Leave> {
         let leave = self

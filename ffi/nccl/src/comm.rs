@@ -48,7 +48,8 @@ pub(crate) struct Member {
 /// Sets the result of making a communicator: a failure, if this is dropped without a result.
 pub(crate) struct Maker(Arc<Member>);
 
-/// A communicator that is ready.
+/// A communicator that is ready. Its fields are dropped in their order: the shadow's orderly end
+/// may wait for other ranks, which must know by then that this one leaves.
 pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) factors: Factors,
@@ -88,7 +89,7 @@ impl spark_ccl_abi::Comm for Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        self.shadow.end(&self.inner);
+        self.shadow.decide(&self.inner);
     }
 }
 

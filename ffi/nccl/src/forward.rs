@@ -3,6 +3,7 @@
 //! has mapped it, too, it calls some of its functions by their names, and so reaches ours.
 
 use std::any::Any;
+use std::sync::Arc;
 
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups;
@@ -23,34 +24,39 @@ pub(crate) fn is_foreign<T: 'static>(argument: &T) -> bool {
     comm.is_some_and(|comm| !comm.is_null() && !is_ours(*comm))
 }
 
-/// An argument for a function of the fallback: one of our communicators is replaced by its shadow.
+/// An argument for a function of the fallback: one of our communicators is replaced by its shadow,
+/// which another thread's abort does not end before the communicator beside it is dropped.
 pub(crate) fn passed<T: 'static>(
     mut argument: T,
     name: &str,
     real: &'static Real,
-) -> Result<T, Failure> {
+) -> Result<(T, Option<Arc<Comm>>), Failure> {
     let any: &mut dyn Any = &mut argument;
-    if let Some(comm) = any.downcast_mut::<ncclComm_t>()
-        && is_ours(*comm)
-    {
-        *comm = if COLLECTIVE.contains(&name) {
-            made(&*enter(*comm)?, name, real)?
-        } else {
-            find(*comm)?.shadow.get().ok_or_else(|| {
-                Failure::new(
-                    Kind::Usage,
-                    format!(
-                        "{name} goes to {}, which has no communicator yet: the ranks make it in \
-                         {}, or {}",
-                        real.name(),
-                        COLLECTIVE[0],
-                        COLLECTIVE[1]
-                    ),
-                )
-            })?
-        };
-    }
-    Ok(argument)
+    let comm = any.downcast_mut::<ncclComm_t>();
+    let Some(comm) = comm.filter(|comm| is_ours(**comm)) else {
+        return Ok((argument, None));
+    };
+    let own = if COLLECTIVE.contains(&name) {
+        let own = enter(*comm)?;
+        *comm = made(&own, name, real)?;
+        own
+    } else {
+        let own = find(*comm)?;
+        *comm = own.shadow.get().ok_or_else(|| {
+            Failure::new(
+                Kind::Usage,
+                format!(
+                    "{name} goes to {}, which has no communicator yet: the ranks make it in {}, or \
+                     {}",
+                    real.name(),
+                    COLLECTIVE[0],
+                    COLLECTIVE[1]
+                ),
+            )
+        })?;
+        own
+    };
+    Ok((argument, Some(own)))
 }
 
 /// The shadow of our communicator. Makes it first, with all ranks, if the function is collective.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use spark_ccl::{Communicator, Error};
+use spark_ccl::{Communicator, Error, Fault};
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_cuda::{current_device, keep_context};
 use spark_ccl_log::Mutex;
@@ -45,6 +45,12 @@ impl Shadow {
         let fresh = connected(comm, real)?;
         // Until all have made it, a rank that leaves the communicator has no part in it.
         comm.barrier().run()?;
+        if self.is_aborted.load(Ordering::Relaxed) {
+            return Err(Failure::new(
+                Kind::Usage,
+                "the communicator was aborted while one of NCCL's was made",
+            ));
+        }
         let handle = fresh.take();
         // Nobody else sets it: the lock is held.
         let _ = self.handle.set(handle.expose_provenance());
@@ -56,25 +62,42 @@ impl Shadow {
         self.is_aborted.store(true, Ordering::Relaxed);
     }
 
-    /// Ends it, for a communicator that ends, too: in order, unless that has failed.
-    pub(crate) fn end(&mut self, comm: &Communicator) {
-        let (Some(handle), Some(real)) = (self.handle.take(), opened()) else {
+    /// Decides how it ends, for a communicator that ends, too: in order, unless that has failed.
+    pub(crate) fn decide(&mut self, comm: &Communicator) {
+        if self.handle.get().is_some() && has_failed(comm) {
+            self.abort();
+        }
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        let (Some(handle), Some(real)) = (self.get(), opened()) else {
             return;
         };
-        let handle = std::ptr::with_exposed_provenance_mut(handle);
-        let has_failed = || matches!(comm.check_all_ranks(), Err(Error::Failed(_)));
         let _context = keep_context();
-        let name = if *self.is_aborted.get_mut() || has_failed() {
+        let name = if *self.is_aborted.get_mut() {
             "ncclCommAbort"
         } else {
             "ncclCommDestroy"
         };
-        // SAFETY: the fallback has made the handle, and only this value had it, from which it was
-        // taken. The name is one of the two that `end` takes.
+        // SAFETY: the fallback has made the handle, and nobody uses it any more: its users keep the
+        // communicator that has this value, which is being dropped. The name is one of the two that
+        // `end` takes.
         if let Err(failure) = unsafe { real.end(name, handle) } {
             spark_ccl_log::warn!("{}", failure.message());
         }
     }
+}
+
+/// Whether other ranks may not end the communicator. Its finalize, and this rank's own leave when
+/// its process exits, are no failures.
+fn has_failed(comm: &Communicator) -> bool {
+    let is_own =
+        |fault: &Fault| matches!(fault, Fault::Left { rank, .. } if rank.rank == comm.rank());
+    let checked = comm.check_all_ranks();
+    let has_fault = matches!(checked, Err(Error::Failed(fault)) if !is_own(&fault));
+    has_fault || comm.has_lost_a_process()
 }
 
 /// Has the fallback connect the communicator's ranks.

@@ -2,7 +2,9 @@
  * How a wait within the library that SPARK_CCL_NCCL_FALLBACK names ends.
  *
  *   hangs FILE RANK SIZE      HOW is abort, deadline, death or leave (of the last rank), failure
- *                             (there), or later: its death once nobody waits
+ *                             (there); later: its death once nobody waits; finalized: after the
+ *                             finalize; end: it waits there in the end; exit: as the program ends;
+ *                             use: an abort, while a thread is there
  */
 #include "ranks.h"
 
@@ -60,6 +62,90 @@ static void die_later(atomic_int *ends)
     }
 }
 
+/* The last rank dies, or ends its communicator and waits there, once all have communicators of the
+ * other library for a part of ours. */
+static void end_a_part(int dies, atomic_int *ends)
+{
+    char buffer[64];
+    int32_t word = 0;
+    ncclWindow_t window;
+    ncclComm_t part = NULL;
+    SUCCEEDS(ncclCommSplit(comm, 0, rank, &part, NULL));
+    SUCCEEDS(ncclCommWindowRegister(part, buffer, sizeof buffer, &window, 0));
+    if (dies) {
+        SUCCEEDS(ncclCommFinalize(part));
+    }
+    if (rank == size - 1) {
+        if (!dies) {
+            SUCCEEDS(ncclCommDestroy(part));
+        }
+        hear();
+        require(!dies || raise(SIGKILL) == 0, "its death");
+        return;
+    }
+    if (dies) {
+        tell();
+    }
+    ncclComm_t needs = dies ? comm : part;
+    FAILS(ncclAllReduce(&word, &word, 1, ncclInt32, ncclSum, needs, NULL), ncclRemoteError,
+          "rank 2");
+    if (dies) {
+        SUCCEEDS(ncclCommDestroy(part));
+        while (atomic_load(ends) == 0) {
+            pause_briefly();
+        }
+    } else {
+        tell();
+    }
+}
+
+static void *signals(void *of)
+{
+    SUCCEEDS(ncclSignal(1, 3, 0, 0, of, NULL));
+    return NULL;
+}
+
+/* Each rank aborts its communicator while a thread is in the other library with it. */
+static void abort_in_use(atomic_int *hanging, atomic_int *ends)
+{
+    char buffer[64];
+    ncclWindow_t window;
+    pthread_t thread;
+    SUCCEEDS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, 0));
+    require(pthread_create(&thread, NULL, signals, comm) == 0, "pthread_create");
+    while (atomic_load(hanging) == 0) {
+        pause_briefly();
+    }
+    SUCCEEDS(ncclCommAbort(comm));
+    require(atomic_load(ends) == 0, "it is in use");
+    atomic_store(hanging, 2);
+    require(pthread_join(thread, NULL) == 0, "pthread_join");
+    require(atomic_load(ends) == 1, "its end");
+}
+
+/* The communicator that is destroyed after the handlers at exit, and how many have ended. */
+static ncclComm_t late;
+static atomic_int *ended;
+
+__attribute__((destructor)) static void destroy_late(void)
+{
+    if (late != NULL) {
+        SUCCEEDS(ncclCommDestroy(late));
+        while (atomic_load(ended) == 0) {
+            pause_briefly();
+        }
+    }
+}
+
+static void exit_later(atomic_int *ends)
+{
+    char buffer[64];
+    ncclWindow_t window;
+    SUCCEEDS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, 0));
+    late = comm;
+    ended = ends;
+}
+
 /* What the last rank does, the others may learn before they wait there. */
 static void wait_in_vain(const char *how, atomic_int *hanging)
 {
@@ -110,6 +196,12 @@ int main(int argc, char **argv)
     SUCCEEDS(ncclCommInitRank(&comm, size, meet(argv[1]), rank));
     if (strcmp(how, "later") == 0) {
         die_later(dlsym(library, "ends"));
+    } else if (strcmp(how, "finalized") == 0 || strcmp(how, "end") == 0) {
+        end_a_part(strcmp(how, "finalized") == 0, dlsym(library, "ends"));
+    } else if (strcmp(how, "use") == 0) {
+        abort_in_use(dlsym(library, "hanging"), dlsym(library, "ends"));
+    } else if (strcmp(how, "exit") == 0) {
+        exit_later(dlsym(library, "ends"));
     } else {
         wait_in_vain(how, dlsym(library, "hanging"));
     }

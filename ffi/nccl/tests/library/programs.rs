@@ -212,6 +212,7 @@ fn a_wait_in_the_library_that_is_named_ends() {
     let posix = "-D_POSIX_C_SOURCE=200809L";
     let hangs = compile_fallback(directory.path(), "hangs.so", &[posix, "-DHANGS=-1"]);
     let fails = compile_fallback(directory.path(), "fails.so", &[posix, "-DHANGS=2"]);
+    let stays = compile_fallback(directory.path(), "stays.so", &[posix, "-DSTAYS"]);
     let works = compile_fallback(directory.path(), "works.so", &[]);
     for (how, fallback, timeout) in [
         ("abort", &hangs, "120"),
@@ -220,6 +221,10 @@ fn a_wait_in_the_library_that_is_named_ends() {
         ("leave", &hangs, "120"),
         ("failure", &fails, "120"),
         ("later", &works, "120"),
+        ("finalized", &works, "120"),
+        ("end", &stays, "120"),
+        ("exit", &works, "120"),
+        ("use", &works, "120"),
     ] {
         let variables = [
             ("HOW", Path::new(how)),
@@ -228,18 +233,20 @@ fn a_wait_in_the_library_that_is_named_ends() {
         ];
         let _ = std::fs::remove_file(program.with_extension("3"));
         let ranks = launch_with(&program, 3, &variables);
-        let survivors = if how == "death" || how == "later" {
-            2
-        } else {
-            3
+        let survivors = match how {
+            "death" | "later" | "finalized" => 2,
+            _ => 3,
         };
         verify(&ranks[..survivors], 3);
-        if how == "later" {
-            for output in &ranks[..survivors] {
-                let said = String::from_utf8_lossy(&output.stderr);
-                // An orderly end would wait for the rank that died.
-                assert!(said.ends_with("fallback: aborted\n"), "{said}");
-            }
+        let last = match how {
+            // An orderly end would wait for other ranks.
+            "later" | "finalized" | "use" => "fallback: aborted\n",
+            "exit" => "fallback: destroyed\n",
+            _ => continue,
+        };
+        for output in &ranks[..survivors] {
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(said.ends_with(last), "{how}: {said}");
         }
     }
 }
