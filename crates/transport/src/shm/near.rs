@@ -16,18 +16,26 @@ use crate::LinkError;
 /// A line of a far peer takes longer: twice as long as a near one's, and half as long as a far
 /// one's, as far as was measured.
 const FAR: Duration = Duration::from_nanos(75);
-/// Whatever disturbs a load makes it longer, and a line that another load has fetched already makes
-/// it shorter; the median decides.
+/// The samples for one choice.
 const SAMPLES: usize = 9;
-/// The time between samples for one median and for the next. The first one may be of ranks that the
+/// How many of them may be shorter than the one that decides. A load is shorter if another one has
+/// fetched the line already, and longer if anything disturbs it, which happens more often.
+const SHORTER: usize = 1;
+/// A line that has waited for longer may have been evicted: even a near one comes from memory then.
+const FRESH: Duration = Duration::from_micros(100);
+/// The time between samples for one choice and for the next. The first one may be of ranks that the
 /// system has yet to move to cores of their own.
 const REST: Duration = Duration::from_millis(50);
-/// Meanwhile, the clock is read at every so many messages.
-const PAUSE: u32 = 16;
+/// Messages without a look at the clock, during that time and after a look that gave no sample. Two
+/// looks follow, so that all repeats after 17 messages, and few calls send a multiple of that:
+/// looks fall on all parts of a call.
+const PAUSE: u32 = 15;
 /// The time for which a change stands.
 const STANDS: Duration = Duration::from_secs(1);
-/// A clock that takes longer to read says nothing.
+/// A clock that takes this long to read says nothing, and costs much.
 const SLOW_CLOCK: Duration = Duration::from_nanos(100);
+/// Messages until such a clock is tried again: it may have been disturbed only once.
+const LONG_PAUSE: u32 = 1 << 16;
 
 /// How far away the peer's core is.
 #[derive(Debug, Default)]
@@ -35,8 +43,10 @@ pub(super) struct Distance {
     is_far: bool,
     /// When that was changed.
     changed: Option<Instant>,
-    /// When the last median was taken.
+    /// When the last sample for a choice was taken.
     measured: Option<Instant>,
+    /// When `measure` last loaded the line, unless messages have gone without it since.
+    looked: Option<Instant>,
     samples: [Duration; SAMPLES],
     taken: usize,
     /// Messages until the clock is read again.
@@ -74,17 +84,32 @@ impl Distance {
         }
         let start = Instant::now();
         if !self.is_due(start) {
-            self.pause = PAUSE;
+            self.pause_for(PAUSE);
             return Ok(());
         }
         let is_news = look()?;
         let end = Instant::now();
-        let clock = end.elapsed();
-        let is_spoilt = std::mem::take(&mut self.is_spoilt);
-        if is_news && !is_spoilt && clock < SLOW_CLOCK {
-            self.note(end, end.duration_since(start).saturating_sub(clock));
-        }
+        self.judge(is_news, start, end, end.elapsed());
         Ok(())
+    }
+
+    fn pause_for(&mut self, messages: u32) {
+        (self.pause, self.looked) = (messages, None);
+    }
+
+    /// Takes a look for a sample if the peer has written the line since the look before, a short
+    /// time ago. `clock` is how long it takes to read the clock.
+    fn judge(&mut self, is_news: bool, start: Instant, end: Instant, clock: Duration) {
+        let is_spoilt = std::mem::take(&mut self.is_spoilt);
+        let before = self.looked.replace(start);
+        let is_fresh = before.is_some_and(|before| start.duration_since(before) < FRESH);
+        if clock >= SLOW_CLOCK {
+            self.pause_for(LONG_PAUSE);
+        } else if is_news && is_fresh && !is_spoilt {
+            self.note(end, end.duration_since(start).saturating_sub(clock));
+        } else if before.is_some() {
+            self.pause_for(PAUSE);
+        }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -98,16 +123,11 @@ impl Distance {
         if self.taken < SAMPLES {
             return;
         }
-        self.samples.sort_unstable();
-        let median = self.samples[SAMPLES / 2];
+        let (_, &mut line, _) = self.samples.select_nth_unstable(SHORTER);
         (self.taken, self.measured) = (0, Some(now));
         let may_change = (self.changed).is_none_or(|last| now.duration_since(last) >= STANDS);
-        if may_change && self.is_far != (median > FAR) {
-            (self.is_far, self.changed) = (median > FAR, Some(now));
-            spark_ccl_log::info!(
-                "a line of a peer's core takes {median:?}: slots are stored {} the caches",
-                if self.is_far { "past" } else { "to" }
-            );
+        if may_change && self.is_far != (line > FAR) {
+            (self.is_far, self.changed) = (line > FAR, Some(now));
         }
     }
 }
@@ -131,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn the_median_of_several_lines_chooses() {
-        let near = [30, 30, 30, 30, 30, 500, 500, 500, 500];
-        let far = [5, 5, 5, 5, 150, 150, 150, 150, 150];
+    fn the_second_shortest_of_several_loads_chooses() {
+        let near = [500, 500, 500, 30, 500, 500, 500, 30, 500];
+        let far = [150, 150, 150, 150, 5, 150, 150, 150, 150];
         assert_eq!(choices(near).last(), Some(&false));
         assert_eq!(choices(far).last(), Some(&true));
         assert!(!choices(far)[..8].contains(&true));
@@ -146,7 +166,7 @@ mod tests {
             let changes = (1..1000).filter(move |&at| seen[at] != seen[at - 1]);
             changes.collect::<Vec<_>>()
         };
-        // Medians are taken at ticks 8, 21, 34, ..., 307: of nine samples, with 50 ms between.
+        // Choices are made at ticks 8, 21, 34, ..., 307: of nine samples, with 50 ms between.
         assert_eq!(changes(|tick| if tick < 300 { 150 } else { 30 }), [8, 307]);
         let often = changes(|tick| if tick / 13 % 2 == 0 { 150 } else { 30 });
         assert!((5..=10).contains(&often.len()), "{often:?}");
@@ -156,23 +176,59 @@ mod tests {
         );
     }
 
+    /// Judges a look every so many microseconds. Returns whether each was taken for a sample.
+    fn taken(distance: &mut Distance, is_news: bool, micros: u64) -> [bool; 4] {
+        let start = Instant::now();
+        [0, 1, 2, 3].map(|look| {
+            let (start, before) = (start + Duration::from_micros(look * micros), distance.taken);
+            let end = start + Duration::from_nanos(90);
+            distance.judge(is_news, start, end, Duration::from_nanos(20));
+            distance.taken > before
+        })
+    }
+
     #[test]
-    fn only_lines_that_the_peer_has_written_since_count() {
-        let mut distance = Distance::default();
+    fn only_lines_that_the_peer_has_just_written_count() {
+        let fresh = &mut Distance::default();
+        assert_eq!(taken(fresh, true, 90), [false, true, true, true]);
+        assert_eq!((fresh.samples[2].as_nanos(), fresh.pause), (70, 0));
+        assert!(!taken(fresh, false, 90).contains(&true));
+
+        let evicted = &mut Distance::default();
+        assert_eq!(taken(evicted, true, 110), [false; 4]);
+        assert_eq!(evicted.pause, PAUSE);
+
+        let spoilt = &mut Distance::default();
+        spoilt.looked = Some(Instant::now());
+        spoilt.spoil();
+        assert_eq!(taken(spoilt, true, 90), [false, false, true, true]);
+    }
+
+    /// The looks before so many messages.
+    fn looks(distance: &mut Distance, messages: u32) -> u32 {
         let mut looks = 0;
-        let mut measure = |distance: &mut Distance, is_news| {
-            distance.measure(|| {
+        for _ in 0..messages {
+            let look = || {
                 looks += 1;
-                Ok(is_news)
-            })
-        };
-        for _ in 0..3 {
-            measure(&mut distance, false).unwrap();
-            distance.spoil();
-            measure(&mut distance, true).unwrap();
+                Ok(false)
+            };
+            distance.measure(look).unwrap();
         }
-        assert_eq!(distance.taken, 0);
-        let error = distance.measure(|| Err(LinkError::Closed));
+        looks
+    }
+
+    #[test]
+    fn looks_that_say_nothing_are_rare() {
+        let (distance, slow) = (&mut Distance::default(), &mut Distance::default());
+        assert!(looks(distance, 170) <= 20);
+        let start = Instant::now();
+        slow.judge(true, start, start, SLOW_CLOCK);
+        assert_eq!(looks(slow, LONG_PAUSE), 0);
+    }
+
+    #[test]
+    fn an_ended_link_is_no_sample() {
+        let error = Distance::default().measure(|| Err(LinkError::Closed));
         assert_eq!(error.is_err(), cfg!(target_arch = "x86_64"));
     }
 }
