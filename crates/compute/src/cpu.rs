@@ -92,7 +92,6 @@ impl Compute for Cpu {
         unsafe {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]
-                #[cfg(target_arch = "x86_64")]
                 [src] if job.streaming != Streaming::Nothing && src.scale == Scale::One => {
                     streaming::copy(src.ptr, job);
                 }

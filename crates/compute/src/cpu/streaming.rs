@@ -8,6 +8,7 @@ use core::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
 };
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::ptr;
 
 use super::copy::copy_to;
@@ -44,9 +45,7 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let cached = cached.or_else(|| (0..job.dsts.len()).find(kept).map(|index| job.dsts[index]));
     let mut block = Block([MaybeUninit::uninit(); BLOCK]);
     let size = job.dtype.size();
-    // The first block ends at a line boundary of the first destination.
-    let lead = job.dsts.first().map_or(0, |dst| dst.addr() % LINE);
-    let mut most = (BLOCK - lead) / size;
+    let mut most = (BLOCK - lead(job, cached)) / size;
     let mut first = 0;
     while first < job.count {
         let (at, count) = (first * size, most.min(job.count - first));
@@ -71,7 +70,8 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
                     continue;
                 }
                 if job.streams(index) {
-                    stream(result, dst.add(at), len, job.srcs, at + len);
+                    let next = at + len..job.count * size;
+                    stream(result, dst.add(at), len, job.srcs, next);
                 } else {
                     ptr::copy_nonoverlapping(result, dst.add(at), len);
                 }
@@ -81,6 +81,15 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
         first += count;
     }
     fence();
+}
+
+/// How much shorter the first block is, so that it ends at a line boundary of the first destination
+/// that is streamed.
+fn lead(job: &Job<'_>, cached: Option<*mut u8>) -> usize {
+    let is_streamed =
+        |&(index, &dst): &(usize, &*mut u8)| job.streams(index) && cached != Some(dst);
+    let streamed = job.dsts.iter().enumerate().find(is_streamed);
+    streamed.map_or(0, |(_, dst)| dst.addr() % LINE)
 }
 
 /// Copies the only source.
@@ -98,7 +107,7 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
         // and `dst`, which is not the source, does not overlap it: this function requires both.
         unsafe {
             if job.streams(index) {
-                stream(src, dst, len, job.srcs, AHEAD);
+                stream(src, dst, len, job.srcs, AHEAD..len);
             } else {
                 copy_to(src, dst, len);
             }
@@ -108,24 +117,26 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
 }
 
 /// Copies with streaming stores, except for incomplete lines at either end. For each line,
-/// prefetches one line of each source in `next`, from `at` on.
+/// prefetches one line of each source, as long as `next` has more.
 ///
 /// # Safety
 /// `src` and `dst` must hold `len` bytes, and must not overlap.
-unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at: usize) {
+unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, srcs: &[Operand], next: Range<usize>) {
     let head = dst.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let last = head + lines * LINE;
+    let mut next = next.step_by(LINE);
     // SAFETY: `src` is readable and `dst` writable for `len` bytes, which do not overlap: this
     // function requires that. The three parts add up to `len`. The streaming stores need 16 aligned
     // bytes: `head` ends at a line of `dst`, unless there are no whole lines. SSE2 belongs to the
-    // architecture's baseline.
+    // architecture's baseline. A prefetch faults at no address.
     unsafe {
         ptr::copy_nonoverlapping(src, dst, head);
         for i in 0..lines {
-            for operand in next {
-                // May lie beyond the source; a prefetch does not fault.
-                _mm_prefetch::<_MM_HINT_T0>(operand.ptr.wrapping_add(at + i * LINE).cast());
+            if let Some(at) = next.next() {
+                for operand in srcs {
+                    _mm_prefetch::<_MM_HINT_T0>(operand.ptr.wrapping_add(at).cast());
+                }
             }
             for piece in 0..LINE / size_of::<__m128i>() {
                 let at = head + i * LINE + piece * size_of::<__m128i>();
@@ -143,4 +154,33 @@ fn fence() {
     // SAFETY: the instruction belongs to SSE, which the architecture's baseline has, and accesses
     // no memory.
     unsafe { _mm_sfence() };
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_types::{Combine, DType};
+
+    use super::*;
+    use crate::Streaming;
+
+    #[test]
+    fn blocks_end_at_lines_of_what_is_streamed() {
+        let dsts = [8, 24].map(|offset| ptr::without_provenance_mut(4096 + offset));
+        let lead = |streaming, cached| {
+            let job = Job {
+                dtype: DType::F32,
+                op: Combine::Sum,
+                srcs: &[],
+                dsts: &dsts,
+                count: 0,
+                streaming,
+                divides: false,
+            };
+            super::lead(&job, cached)
+        };
+        assert_eq!(lead(Streaming::Last, None), 24);
+        assert_eq!(lead(Streaming::Everything, None), 8);
+        assert_eq!(lead(Streaming::Everything, Some(dsts[0])), 24);
+        assert_eq!(lead(Streaming::Last, Some(dsts[1])), 0);
+    }
 }
