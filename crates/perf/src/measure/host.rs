@@ -56,25 +56,26 @@ impl<'a> Host<'a> {
             limits: infos.into_iter().map(|info| info.limits).collect(),
         })
     }
+}
 
-    /// The kinds of the links, and their ends as far as they are made.
-    fn links(&self) -> String {
-        let mut all: Vec<PeerLink> = Vec::new();
-        for link in self.comm.links() {
-            let says_more = |other: &PeerLink| {
-                other.carrier == link.carrier && (link.route.is_none() || other.route == link.route)
-            };
-            if link.carrier != Carrier::Own && !all.iter().any(says_more) {
-                all.retain(|other| other.carrier != link.carrier || other.route.is_some());
-                all.push(link);
-            }
+/// The kinds of the links, and their ends as far as they are made.
+fn kinds(links: Vec<PeerLink>) -> String {
+    let says_all_of = |one: &PeerLink, other: &PeerLink| {
+        let has_route = other.route.is_none() || one.route == other.route;
+        one.carrier == other.carrier && one.is_far == other.is_far && has_route
+    };
+    let mut all: Vec<PeerLink> = Vec::new();
+    for link in links {
+        if link.carrier != Carrier::Own && !all.iter().any(|other| says_all_of(other, &link)) {
+            all.retain(|other| !says_all_of(&link, other));
+            all.push(link);
         }
-        if all.is_empty() {
-            return "none".to_owned();
-        }
-        let texts: Vec<String> = all.iter().map(PeerLink::to_string).collect();
-        texts.join(", ")
     }
+    if all.is_empty() {
+        return "none".to_owned();
+    }
+    let texts: Vec<String> = all.iter().map(PeerLink::to_string).collect();
+    texts.join(", ")
 }
 
 impl Platform for Host<'_> {
@@ -116,7 +117,7 @@ impl Platform for Host<'_> {
         let mut lines = vec![format!(
             "# Backend: host; memory: {}; buffers: {buffers}; links: {}",
             self.memory(options),
-            self.links()
+            kinds(self.comm.links())
         )];
         let operation = options.collective.operation();
         if !operation.has_schedule() {
@@ -151,5 +152,31 @@ impl Platform for Host<'_> {
         } else {
             bench.sweeps(&mut [Memory::<Vec<T>>::new::<T>(comm, options)?])
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_link_is_named_once() {
+        let ranks = Communicator::local(2).unwrap();
+        let own = ranks[0].links().swap_remove(0);
+        let link = |carrier, route: Option<&str>, is_far| {
+            let mut link = own.clone();
+            (link.carrier, link.route, link.is_far) = (carrier, route.map(str::to_owned), is_far);
+            link
+        };
+        let near = link(Carrier::SharedMemory, None, false);
+        let far = link(Carrier::SharedMemory, None, true);
+        let unmade = link(Carrier::Tcp, None, false);
+        let made = link(Carrier::Tcp, Some("a -> b"), false);
+        assert_eq!(kinds(vec![own]), "none");
+        let links = [&near, &far, &unmade, &near, &made, &far, &unmade];
+        assert_eq!(
+            kinds(links.into_iter().cloned().collect()),
+            "shm, shm (far), tcp a -> b"
+        );
     }
 }
