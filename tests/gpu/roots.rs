@@ -36,39 +36,51 @@ fn input(stream: &Arc<CudaStream>, rank: usize, len: usize) -> CudaSlice<u64> {
     stream.clone_htod(&values(rank, len)).unwrap()
 }
 
-/// Makes a call on blocks of `len` elements, all of which have the same input.
-fn call(
-    comm: &Communicator,
-    stream: &Arc<CudaStream>,
-    (operation, root, len): (Operation, usize, usize),
-) -> Result<CudaSlice<u64>, Error> {
-    let own = input(stream, comm.rank(), len);
-    let all = || input(stream, comm.rank(), len * comm.size());
-    let is_of_all = matches!(operation, Operation::Gather | Operation::AllGather);
-    let blocks = if is_of_all { comm.size() } else { 1 };
-    let mut output = stream.clone_htod(&vec![7; len * blocks]).unwrap();
-    match operation {
-        Operation::Broadcast => comm.broadcast(&own, &mut output, root).on(stream)?,
-        Operation::Reduce => {
-            let call = comm.reduce(&own, &mut output, RedOp::Sum, root);
-            call.on(stream)?;
+/// The operation, root and length of a call's blocks.
+type OfCall = (Operation, usize, usize);
+
+/// A call's memory. It is there before any rank that shares the GPU calls: CUDA's pool may give out
+/// what another stream frees, and have this one wait for that, which may wait for this rank's call.
+struct Memory {
+    input: CudaSlice<u64>,
+    output: CudaSlice<u64>,
+}
+
+impl Memory {
+    fn new(comm: &Communicator, stream: &Arc<CudaStream>, (operation, _, len): OfCall) -> Self {
+        let blocks = |is_of_all: bool| if is_of_all { comm.size() } else { 1 };
+        let inputs = blocks(operation == Operation::Scatter);
+        let outputs = blocks(matches!(
+            operation,
+            Operation::Gather | Operation::AllGather
+        ));
+        Self {
+            input: input(stream, comm.rank(), len * inputs),
+            output: stream.clone_htod(&vec![7; len * outputs]).unwrap(),
         }
-        Operation::Gather => comm.gather(&own, &mut output, root).on(stream)?,
-        Operation::Scatter => comm.scatter(&all(), &mut output, root).on(stream)?,
-        Operation::AllReduce => {
-            let call = comm.all_reduce(&own, &mut output, RedOp::Sum);
-            call.on(stream)?;
-        }
-        _ => comm.all_gather(&own, &mut output).on(stream)?,
     }
-    Ok(output)
+
+    /// Makes the call.
+    fn call(
+        &mut self,
+        comm: &Communicator,
+        stream: &Arc<CudaStream>,
+        (operation, root, _): OfCall,
+    ) -> Result<(), Error> {
+        let (own, output) = (&self.input, &mut self.output);
+        match operation {
+            Operation::Broadcast => comm.broadcast(own, output, root).on(stream),
+            Operation::Reduce => comm.reduce(own, output, RedOp::Sum, root).on(stream),
+            Operation::Gather => comm.gather(own, output, root).on(stream),
+            Operation::Scatter => comm.scatter(own, output, root).on(stream),
+            Operation::AllReduce => comm.all_reduce(own, output, RedOp::Sum).on(stream),
+            _ => comm.all_gather(own, output).on(stream),
+        }
+    }
 }
 
 /// The output of a rank after that call.
-fn expected(
-    (rank, ranks): (usize, usize),
-    (operation, root, len): (Operation, usize, usize),
-) -> Vec<u64> {
+fn expected((rank, ranks): (usize, usize), (operation, root, len): OfCall) -> Vec<u64> {
     let gathered = || (0..ranks).flat_map(|from| values(from, len)).collect();
     match operation {
         Operation::Broadcast => values(root, len),
@@ -96,19 +108,23 @@ fn calls_with_any_root_follow_each_other_while_a_rank_is_late() {
             let len = [0, 1, 100, 9000, LEN][any(2, 5)];
             (operation, any(3, ranks), len)
         });
-        let outputs: Vec<_> = (0..)
-            .zip(calls)
-            .map(|(number, of_call)| {
-                let late = scramble(number, 4) as usize;
-                if late.is_multiple_of(8) && late / 8 % ranks == comm.rank() {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                (of_call, call(&comm, &stream, of_call).unwrap())
-            })
-            .collect();
+        let calls: Vec<OfCall> = calls.collect();
+        let memory = calls
+            .iter()
+            .map(|&of_call| Memory::new(&comm, &stream, of_call));
+        let mut memory: Vec<_> = memory.collect();
+        comm.barrier().run().unwrap();
+        for (number, (&of_call, memory)) in (0..).zip(calls.iter().zip(&mut memory)) {
+            let late = scramble(number, 4) as usize;
+            if late.is_multiple_of(8) && late / 8 % ranks == comm.rank() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            memory.call(&comm, &stream, of_call).unwrap();
+        }
         comm.wait(&stream).unwrap();
-        for (of_call, output) in outputs {
-            let seen = stream.clone_dtoh(&output).unwrap();
+        comm.barrier().run().unwrap();
+        for (of_call, memory) in calls.into_iter().zip(memory) {
+            let seen = stream.clone_dtoh(&memory.output).unwrap();
             let expected = expected((comm.rank(), ranks), of_call);
             assert!(seen == expected, "{of_call:?} on rank {}", comm.rank());
         }
@@ -129,8 +145,11 @@ fn a_root_that_differs_is_named_whoever_waits() {
         gpus.count = ranks;
         gpus.each(&builder, |comm| {
             let (stream, root) = (stream_of(&comm), usize::from(comm.rank() == 1));
-            let called = call(&comm, &stream, (operation, root, LEN));
-            let mut said = called.and_then(|_| comm.wait(&stream));
+            let of_call = (operation, root, LEN);
+            let mut memory = Memory::new(&comm, &stream, of_call);
+            comm.barrier().run().unwrap();
+            let called = memory.call(&comm, &stream, of_call);
+            let mut said = called.and_then(|()| comm.wait(&stream));
             // The call itself may be over before anybody knows.
             while said.is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
@@ -160,9 +179,10 @@ fn the_data_of_a_process_that_has_exited_come() {
         let comm = builder.connect(&id, 0, 2).unwrap();
         let stream = stream_of(&comm);
         let check = |of_call| {
-            let output = call(&comm, &stream, of_call).unwrap();
+            let mut memory = Memory::new(&comm, &stream, of_call);
+            memory.call(&comm, &stream, of_call).unwrap();
             comm.wait(&stream).unwrap();
-            let seen = stream.clone_dtoh(&output).unwrap();
+            let seen = stream.clone_dtoh(&memory.output).unwrap();
             assert!(seen == expected((0, 2), of_call), "{of_call:?}");
         };
         check(SENT[0]);
@@ -173,7 +193,7 @@ fn the_data_of_a_process_that_has_exited_come() {
 }
 
 /// The first one makes the link; the others send rank 0 as many slots as there is room for.
-const SENT: [(Operation, usize, usize); 3] = [
+const SENT: [OfCall; 3] = [
     (Operation::AllGather, 0, 9000),
     (Operation::Broadcast, 1, 9000),
     (Operation::Gather, 0, 9000),
@@ -191,7 +211,8 @@ fn sender() {
     let comm = builder.connect(&id, 1, 2).unwrap();
     let stream = stream_of(&comm);
     for of_call in SENT {
-        call(&comm, &stream, of_call).unwrap();
+        let mut memory = Memory::new(&comm, &stream, of_call);
+        memory.call(&comm, &stream, of_call).unwrap();
         comm.wait(&stream).unwrap();
     }
     std::process::exit(0);
