@@ -15,6 +15,7 @@ use super::{builder, stream_of, text};
 /// What the process of [`sender`] is told.
 const ID: &str = "SPARK_TEST_ROOTS_ID";
 const SHM: &str = "SPARK_TEST_ROOTS_SHM";
+const SENDS: &str = "SPARK_TEST_ROOTS_SENDS";
 /// Elements of a block: of several slots, with an end at an odd place.
 const LEN: usize = 40_001;
 const ROOTED: [Operation; 4] = [
@@ -167,13 +168,14 @@ fn a_root_that_differs_is_named_whoever_waits() {
 #[test]
 fn the_data_of_a_process_that_has_exited_come() {
     let Some(gpus) = three() else { return };
-    for shm in ["1", "0"] {
+    for (shm, sent) in ["1", "0"].into_iter().flat_map(|shm| [(shm, 0), (shm, 1)]) {
         let builder = builder().set("SPARK_CCL_SHM", shm);
         let id = builder.unique_id().unwrap();
         let mut sender = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "roots::sender"])
             .env(ID, id.to_string())
             .env(SHM, shm)
+            .env(SENDS, sent.to_string())
             .spawn()
             .unwrap();
         let comm = builder.connect(&id, 0, 2).unwrap();
@@ -185,16 +187,18 @@ fn the_data_of_a_process_that_has_exited_come() {
             let seen = stream.clone_dtoh(&memory.output).unwrap();
             assert!(seen == expected((0, 2), of_call), "{of_call:?}");
         };
-        check(SENT[0]);
+        check(FIRST);
         assert!(sender.wait().unwrap().success());
-        SENT[1..].iter().copied().for_each(check);
+        check(SENT[sent]);
     }
     drop(gpus);
 }
 
-/// The first one makes the link; the others send rank 0 as many slots as there is room for.
-const SENT: [OfCall; 3] = [
-    (Operation::AllGather, 0, 9000),
+/// It makes the link.
+const FIRST: OfCall = (Operation::AllGather, 0, 9000);
+/// In one of these, rank 1 only sends, and no more slots than a link takes while its receiver does
+/// nothing.
+const SENT: [OfCall; 2] = [
     (Operation::Broadcast, 1, 9000),
     (Operation::Gather, 0, 9000),
 ];
@@ -203,14 +207,13 @@ const SENT: [OfCall; 3] = [
 #[test]
 #[ignore = "a process that another test starts"]
 fn sender() {
-    let (Ok(id), Ok(shm)) = (std::env::var(ID), std::env::var(SHM)) else {
-        return;
-    };
-    let id: UniqueId = id.parse().unwrap();
+    let Ok(id) = std::env::var(ID) else { return };
+    let [shm, sent] = [SHM, SENDS].map(|name| std::env::var(name).unwrap());
+    let (id, sent): (UniqueId, usize) = (id.parse().unwrap(), sent.parse().unwrap());
     let builder = builder().set("SPARK_CCL_SHM", &shm);
     let comm = builder.connect(&id, 1, 2).unwrap();
     let stream = stream_of(&comm);
-    for of_call in SENT {
+    for of_call in [FIRST, SENT[sent]] {
         let mut memory = Memory::new(&comm, &stream, of_call);
         memory.call(&comm, &stream, of_call).unwrap();
         comm.wait(&stream).unwrap();
