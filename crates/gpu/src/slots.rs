@@ -31,7 +31,7 @@ const DEPTH: usize = 8;
 const PAYLOAD: usize = 64 << 10;
 /// The settings that must be the same on all ranks: otherwise a rank would fill slots that others
 /// do not have, or that another rank replaces by pieces.
-pub(crate) const SETTINGS: [u64; 9] = [
+pub(crate) const SETTINGS: [u64; 10] = [
     LANES as u64,
     DEPTH as u64,
     PAYLOAD as u64,
@@ -40,6 +40,7 @@ pub(crate) const SETTINGS: [u64; 9] = [
     Slots::LEAST[1],
     Slots::FASTER[0],
     Slots::FASTER[1],
+    Slots::ROOTED,
     Slots::RULE,
 ];
 /// The words of `Journal`.
@@ -98,9 +99,11 @@ impl Slots {
     /// The shortest blocks that are faster through slots than by pieces, and the longest ones of an
     /// `all_gather`, in bytes.
     pub const FASTER: [u64; 2] = [128 << 10, 8 << 20];
+    /// The shortest blocks that are faster so in operations with a root, where ranks share memory.
+    pub const ROOTED: u64 = 512 << 10;
     /// The number of the rule that decides which calls go through slots. Raise it with each change
     /// of the rule: ranks with different rules would wait for each other.
-    pub(crate) const RULE: u64 = 7;
+    pub(crate) const RULE: u64 = 8;
 
     /// Whether there are kernels for this many ranks.
     pub fn are_for(ranks: usize) -> bool {

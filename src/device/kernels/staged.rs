@@ -55,14 +55,15 @@ impl BySlots {
     /// that two processes share, on blocks of 128 KiB to 16 MiB, as the time by slots over the time
     /// by pieces: `all_reduce` 0.9 to 1.2, and over TCP never below 1 from 4 MiB on;
     /// `reduce_scatter` 0.6 to 0.9; `all_to_all` 0.7 to 1.03; `all_gather` 0.8 to 0.98, and 1.09
-    /// for 16 MiB over TCP. Operations with a root were not measured: they take slots where an
-    /// `all_to_all` does.
+    /// for 16 MiB over TCP. On two H200, with a GPU for each rank, operations with a root took 1.02
+    /// to 1.26 at 128 KiB, and 0.44 to 0.9 at 2 and 32 MiB; over TCP 0.8 to 1.56 there.
     fn have(self, operation: Operation, bytes: u64) -> bool {
         let [faster_from, faster_to] = Slots::FASTER;
         match self {
             Self::OverLinks | Self::InMemory => match operation {
                 Operation::AllReduce => false,
                 Operation::AllGather => (faster_from..=faster_to).contains(&bytes),
+                _ if operation.is_rooted() => self == Self::InMemory && bytes >= Slots::ROOTED,
                 _ => bytes >= faster_from,
             },
             Self::All => bytes >= Slots::FROM,
