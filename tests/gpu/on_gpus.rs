@@ -17,6 +17,8 @@ fn over_rdma() -> Builder {
         .backend(BACKEND)
         .set("SPARK_CCL_SHARE_GPU", "1")
         .set("SPARK_CCL_GPU_PROTOCOL", "proxy")
+        // Memory of the host would do for the strict path, too.
+        .set("SPARK_CCL_GPU_PINNED", "0")
         .shared_memory(false)
         .network(Net::Rdma)
         .verbs(testing::network(seed()))
