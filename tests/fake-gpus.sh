@@ -42,8 +42,9 @@ while IFS=$'\t' read -r todo name folder program; do
             --skip the_data_of_a_process_that_has_exited "$@"
     # The same devices write slots into the GPUs' memory, where GPUs order that.
     [ "$name" != staged ] ||
-        FAKE_GENERATION=9 SPARK_CCL_TEST_GPU_PROTOCOL=proxy over_devices by_slots:: by_host:: roots:: \
-            collectives:: graphs:: messages:: late:: --skip the_data_of_a_process_that_has_exited "$@"
+        FAKE_GENERATION=9 SPARK_CCL_TEST_GPU_PROTOCOL=proxy over_devices by_slots:: by_host:: \
+            roots:: collectives:: graphs:: messages:: late:: \
+            --skip the_data_of_a_process_that_has_exited "$@"
 done <"$libraries/programs"
 # Slots on GPUs, which fake RDMA devices write.
 test_programs --workspace --test on_device >"$libraries/programs"
