@@ -235,9 +235,9 @@ pub trait LinkTx: Send {
     }
 
     /// Whether the peer's core shares no cache with this one, so that long slots
-    /// ([`FAR_STORES_LEAST`]) are better stored past the caches. Whoever does so has these
-    /// stores ordered before it [commits](Self::commit), by a fence of its own where the processor
-    /// needs one. It may change from one message to the next.
+    /// ([`FAR_STORES_LEAST`]) are better stored past the caches. The caller orders these
+    /// stores before it [commits](Self::commit), by a fence where the processor needs one. It may
+    /// change from one message to the next.
     fn is_far(&self) -> bool {
         false
     }

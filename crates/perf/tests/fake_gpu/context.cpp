@@ -2,7 +2,7 @@
 #include "device.h"
 
 thread_local int asked = 0;
-// As FAKE_GENERATION says, or of a GPU before those that order what devices write.
+// FAKE_GENERATION, or 8: a GPU that does not order what devices write.
 static int asked_generation() {
     const char *asked = getenv("FAKE_GENERATION");
     return asked ? atoi(asked) : 8;

@@ -176,7 +176,7 @@ mod tests {
         );
     }
 
-    /// Judges a look every so many microseconds. Returns whether each was taken for a sample.
+    /// Judges four looks, `micros` microseconds apart. Returns which were taken as samples.
     fn taken(distance: &mut Distance, is_news: bool, micros: u64) -> [bool; 4] {
         let start = Instant::now();
         [0, 1, 2, 3].map(|look| {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(taken(spoilt, true, 90), [false, false, true, true]);
     }
 
-    /// The looks before so many messages.
+    /// The looks before this number of messages.
     fn looks(distance: &mut Distance, messages: u32) -> u32 {
         let mut looks = 0;
         for _ in 0..messages {

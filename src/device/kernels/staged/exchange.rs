@@ -88,10 +88,11 @@ impl Exchange {
     /// pass.
     ///
     /// # Safety
-    /// As [`Slots::count_anew`] requires.
+    /// No call is running or enqueued, and each rank has ended the same number of them.
     pub(super) unsafe fn count_anew(&mut self) -> Result<(), spark_ccl_gpu::Error> {
         self.peers.iter_mut().for_each(Peer::count_anew);
-        // SAFETY: this function's contract is that of `Slots::count_anew`.
+        // SAFETY: no call is running or enqueued, and each rank has ended the same number of them,
+        // as this function requires.
         unsafe { self.slots.count_anew() }
     }
 
