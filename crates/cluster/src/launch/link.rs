@@ -1,6 +1,6 @@
 //! The connection to the agent of a host.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
@@ -16,8 +16,9 @@ use crate::remote::{self, Host, Remote};
 /// Longer than any report: a line of a rank comes in parts of 64 KiB.
 const LONGEST_REPORT: u64 = 128 << 10;
 /// The most bytes that are kept of the standard error of ssh or the agent.
-const MOST_ERRORS: u64 = 64 << 10;
-/// How long a process may take to end once it has closed its output.
+const MOST_ERRORS: usize = 64 << 10;
+/// How long a process may take to end, and to close its standard error, once it has closed its
+/// output.
 const END: Duration = Duration::from_secs(2);
 
 /// What a link reports about its host, which is named by its number.
@@ -147,7 +148,8 @@ fn read_agent(
     stderr: Option<impl Read + Send + 'static>,
     senders: &Senders,
 ) {
-    let errors = std::thread::spawn(move || read_some(stderr));
+    let (parts, errors) = channel();
+    std::thread::spawn(move || read_some(stderr, &parts));
     let mut stdout = stdout.map(BufReader::new);
     let mut is_greeted = false;
     while let Some(line) = stdout.as_mut().and_then(next_line) {
@@ -175,8 +177,7 @@ fn read_agent(
             return;
         }
     }
-    let said = errors.join().unwrap_or_default();
-    let _ = senders.events.send(Event::Closed(number, said));
+    let _ = senders.events.send(Event::Closed(number, said_in(&errors)));
 }
 
 /// A line without its end.
@@ -192,13 +193,54 @@ fn next_line(input: &mut impl BufRead) -> Option<Vec<u8>> {
     Some(line)
 }
 
-/// Reads all, and keeps the beginning.
-fn read_some(pipe: Option<impl Read>) -> Vec<u8> {
-    let mut kept = Vec::new();
-    if let Some(mut pipe) = pipe {
-        // Bytes before an error are kept.
-        let _ = pipe.by_ref().take(MOST_ERRORS).read_to_end(&mut kept);
-        let _ = std::io::copy(&mut pipe, &mut std::io::sink());
+/// Reads all, and passes the beginning on.
+fn read_some(pipe: Option<impl Read>, parts: &Sender<Vec<u8>>) {
+    let Some(mut pipe) = pipe else { return };
+    let (mut bytes, mut left) = ([0; 4096], MOST_ERRORS);
+    loop {
+        let read = match pipe.read(&mut bytes) {
+            Ok(read @ 1..) => read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            _ => return,
+        };
+        let kept = read.min(left);
+        left -= kept;
+        if kept > 0 {
+            let _ = parts.send(bytes[..kept].to_vec());
+        }
     }
-    kept
+}
+
+/// What has come until the pipe ends. An ssh that stays behind for later connections
+/// (`ControlPersist`) keeps it open.
+fn said_in(parts: &Receiver<Vec<u8>>) -> Vec<u8> {
+    let deadline = Instant::now() + END;
+    let mut said = Vec::new();
+    while let Ok(part) = parts.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        said.extend(part);
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn an_agent_is_gone_although_another_process_keeps_its_standard_error() {
+        let (mut kept, stderr) = UnixStream::pair().unwrap();
+        kept.write_all(b"no route").unwrap();
+        let (events, received) = channel();
+        let (lines, _printed) = sync_channel(1);
+        let senders = Senders { events, lines };
+        read_agent((3, 0), Some(&b""[..]), Some(stderr), &senders);
+        let Ok(Event::Closed(3, said)) = received.try_recv() else {
+            panic!("another event, or none");
+        };
+        assert_eq!(said, b"no route");
+        drop(kept);
+    }
 }
