@@ -78,9 +78,16 @@ impl Run<'_> {
         match lends {
             Lends::Nothing => None,
             Lends::Registered | Lends::Slots => {
-                // A receiver that peeks at it expects as much as a slot holds.
-                let slice = most(self.wires.slot_bytes).min(transfer.elements - done);
-                (ready >= slice).then_some(slice)
+                // A receiver that peeks at a message expects as much as a slot holds.
+                let slot = most(self.wires.slot_bytes);
+                let left = transfer.elements - done;
+                let count = match (lends, transfer.is_half) {
+                    (Lends::Slots, false) if ready == left => left,
+                    (Lends::Slots, false) => ready - ready % slot,
+                    // The other half of a step waits no longer than for one message.
+                    _ => slot.min(left),
+                };
+                (count > 0 && ready >= count).then_some(count)
             }
             Lends::Anything => {
                 // A rank that has nothing else to do fills slots, while the receiver empties those
@@ -125,10 +132,10 @@ impl Run<'_> {
             tx.lend(payload, self.tag)
         };
         match lending {
-            Ok(Lending::Lent(number)) => {
-                self.loans.note(peer, lane, number);
+            Ok(Lending::Lent { loan, bytes }) => {
+                self.loans.note(peer, lane, loan);
                 self.wires.note_held_back(peer, lane);
-                Ok(Some(count))
+                Ok(Some((bytes / size) as u64))
             }
             Ok(Lending::NotYet) => Err(self.wires.busy(peer, lane)),
             Ok(Lending::Unable) => Ok(None),

@@ -138,8 +138,8 @@ pub enum Lends {
     Anything,
     /// This memory, because it is registered, in messages of up to a slot's size. Devices copy it.
     Registered,
-    /// Any memory, in messages of up to a slot's size. It is sent from there, also again if it gets
-    /// lost.
+    /// Any memory, in messages of up to a slot's size, several at a time. They are sent from there,
+    /// also again if they get lost.
     Slots,
 }
 
@@ -167,9 +167,14 @@ impl Lends {
 /// The result of an attempt to lend a message's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lending {
-    /// The payload is lent until [`LinkTx::has_returned`] returns true for this number or a later
-    /// one.
-    Lent(u64),
+    /// The payload is lent up to this many bytes, until [`LinkTx::has_returned`] returns true for
+    /// this number or a later one.
+    Lent {
+        /// The number of the loan.
+        loan: u64,
+        /// The length of its messages: of all, or of as many as the link has room for.
+        bytes: usize,
+    },
     /// Try again.
     NotYet,
     /// Not possible for this message or over this link.
@@ -249,7 +254,8 @@ pub trait LinkTx: Send {
     }
 
     /// Sends a message that is read where it lies, if that saves a copy: by the peer, or by the
-    /// kernel, again if it gets lost. [`lends`](Self::lends) tells how long it may be. Until it has
+    /// kernel, again if it gets lost. [`lends`](Self::lends) tells how long it may be, and whether
+    /// a longer payload is sent as several, each but the last of a slot's size. Until it has
     /// returned, it may be [held back](Self::holds_back): the peer may find out that it cannot read
     /// it in place after all.
     ///

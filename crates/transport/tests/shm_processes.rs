@@ -234,7 +234,7 @@ fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
     // SAFETY: `lend`, the only caller, borrows `payload` until its link `tx` has been dropped, so
     // the bytes stay and do not change.
     match unsafe { tx.lend(NonNull::from(payload.bytes()), tag) }.unwrap() {
-        Lending::Lent(_) => b'l',
+        Lending::Lent { .. } => b'l',
         Lending::NotYet => b'n',
         Lending::Unable => b'u',
     }

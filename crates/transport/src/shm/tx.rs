@@ -235,7 +235,10 @@ impl LinkTx for Tx {
             payload,
         });
         self.doorbell.ring_if_asleep();
-        Ok(Lending::Lent(number))
+        Ok(Lending::Lent {
+            loan: number,
+            bytes: payload.len(),
+        })
     }
 
     fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {

@@ -22,8 +22,10 @@ use super::part::Part;
 use super::stream::Stream;
 use crate::{Geometry, LinkError};
 
-/// The most messages in one system call.
+/// The most parts in one system call.
 const BATCH: usize = 16;
+/// The most messages in one system call: each has a header and a payload.
+const AT_ONCE: usize = BATCH / 2;
 /// Before a message from this size on, the kernel is asked which buffers are free again: they are
 /// still in the caches. Asking costs much less than sending that message.
 const ASK_FROM: usize = 64 << 10;
@@ -149,7 +151,13 @@ impl Outbox {
     /// Whether the next message's slot is free: the kernel has the message that was in it, and all
     /// before that.
     pub(super) fn has_room(&self) -> bool {
-        self.next < self.first_unsent() + self.geometry.slots as u64
+        self.room() > 0
+    }
+
+    /// How many messages there is room for.
+    fn room(&self) -> usize {
+        let end = self.first_unsent() + self.geometry.slots as u64;
+        end.saturating_sub(self.next) as usize
     }
 
     /// Whether there is room for a message without a slot.
@@ -229,17 +237,29 @@ impl Outbox {
 
     /// Sends a message as far as the kernel accepts it now.
     fn begin(&mut self, frame: Frame) -> Result<(), LinkError> {
+        let message = self.next;
+        self.enqueue(frame);
+        self.write_from(message)
+    }
+
+    /// Makes a message the last one of its socket.
+    fn enqueue(&mut self, frame: Frame) {
         let (message, socket) = (self.next, self.socket_of(self.next));
         self.add(frame);
         self.sockets[socket].queue.push_back(message);
         self.unsent += 1;
-        // If an earlier message is still unsent, the kernel's buffer is full, so another call would
-        // be useless.
-        if self.sockets[socket].queue.len() == 1 {
-            self.write_to(socket)
-        } else {
-            Ok(())
-        }
+    }
+
+    /// Writes the messages from this number on, as far as the kernel accepts them now.
+    fn write_from(&mut self, message: u64) -> Result<(), LinkError> {
+        (0..self.sockets.len()).try_for_each(|socket| {
+            // If an earlier message is still unsent, the kernel's buffer is full, so another call
+            // would be useless.
+            match self.sockets[socket].queue.front() {
+                Some(&oldest) if oldest >= message => self.write_to(socket),
+                _ => Ok(()),
+            }
+        })
     }
 
     /// Writes what the sockets accept now.

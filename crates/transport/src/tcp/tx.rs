@@ -44,11 +44,6 @@ impl Tx {
         self.link.spares.ask_by(Box::new(ask));
         Entry::of(&self.link)
     }
-
-    /// Whether a message may go without a slot.
-    fn is_slotless(&self, payload: usize) -> bool {
-        (SLOTLESS_BYTES..=self.slot_bytes).contains(&payload)
-    }
 }
 
 impl LinkTx for Tx {
@@ -103,7 +98,7 @@ impl LinkTx for Tx {
 
     unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         let mut outbox = self.link.outbox.lock();
-        if !self.is_slotless(payload.len()) || !outbox.retains {
+        if payload.len() < SLOTLESS_BYTES || !outbox.retains {
             return Ok(Lending::Unable);
         }
         if !outbox.may_begin(self.reserved.is_some())? {
@@ -115,7 +110,8 @@ impl LinkTx for Tx {
         // back, and the others withdraw it. After an error, `end` has ended the outbox, which reads
         // nothing of it any more.
         let sent = unsafe { outbox.lend(payload, tag) };
-        outbox.end(sent).map(Lending::Lent)
+        let (loan, bytes) = outbox.end(sent)?;
+        Ok(Lending::Lent { loan, bytes })
     }
 
     fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {

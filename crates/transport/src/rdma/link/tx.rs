@@ -121,7 +121,10 @@ impl LinkTx for Tx {
         };
         // SAFETY: the slot is free and has not been sent, so it belongs to this side.
         unsafe { core.send_lent(number, &lent, tag)? };
-        Ok(Lending::Lent(number))
+        Ok(Lending::Lent {
+            loan: number,
+            bytes: payload.len(),
+        })
     }
 
     fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {

@@ -23,7 +23,7 @@ pub(super) fn lending() -> Option<(Tx, Rx)> {
     tx.allow_lending();
     introduce(&mut tx, &mut rx);
     let first = [0; LEND_LEAST];
-    assert!(matches!(lend(&mut tx, &first, 0), Lending::Lent(_)));
+    assert!(matches!(lend(&mut tx, &first, 0), Lending::Lent { .. }));
     let mut room = [1; LEND_LEAST];
     let done = borrow(&mut rx, &mut room, 0).unwrap();
     assert_eq!((done, room), (Borrowing::Done(LEND_LEAST), [0; LEND_LEAST]));
@@ -46,7 +46,7 @@ pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> Lending {
 
 pub(super) fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     match lend(tx, payload, tag) {
-        Lending::Lent(number) => number,
+        Lending::Lent { loan, bytes } if bytes == payload.len() => loan,
         other => panic!("{other:?} for {} bytes", payload.len()),
     }
 }

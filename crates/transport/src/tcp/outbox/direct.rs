@@ -6,11 +6,8 @@ use super::super::ended_by;
 use super::super::frame::Frame;
 use super::super::header::{HEADER_BYTES, Header};
 use super::super::part::Part;
-use super::{BATCH, Outbox};
+use super::{AT_ONCE, BATCH, Outbox};
 use crate::LinkError;
-
-/// The most messages in one system call: each has a header and a payload.
-const AT_ONCE: usize = BATCH / 2;
 
 impl Outbox {
     /// Sends messages of a slot's length from elsewhere, the last of which may be shorter, as far

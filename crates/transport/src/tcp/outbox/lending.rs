@@ -4,35 +4,53 @@
 
 use std::ptr::NonNull;
 
+use super::super::SLOTLESS_BYTES;
 use super::super::buffers::PAYLOAD;
 use super::super::frame::Frame;
-use super::{Outbox, Outgoing};
+use super::{AT_ONCE, Outbox, Outgoing};
 use crate::LinkError;
 
 impl Outbox {
-    /// Sends a message from where it lies, as far as the kernel accepts it now. Returns its number.
+    /// Sends messages of a slot's length from where they lie, the last of which may be shorter, as
+    /// far as the kernel accepts them now: as many as there is room for, one at least. Returns the
+    /// number of the last one, and how many bytes they have.
     ///
     /// # Safety
-    /// Until the message [is back](Self::is_back), or the outbox [is withdrawn](Self::withdraw) or
-    /// dropped, the pointer is valid for reads of the payload by any thread, also while and after
-    /// the owner writes there. The owner does not before the peer has received the message.
+    /// Until the messages [are back](Self::is_back), or the outbox [is withdrawn](Self::withdraw)
+    /// or dropped, the pointer is valid for reads of the payload by any thread, also while and
+    /// after the owner writes there. The owner does not before the peer has received the message.
     pub(in crate::tcp) unsafe fn lend(
         &mut self,
         payload: NonNull<[u8]>,
         tag: u64,
-    ) -> Result<u64, LinkError> {
+    ) -> Result<(u64, usize), LinkError> {
         if self.frames.len() >= self.ask_at {
             self.ask();
         }
-        let message = self.next;
-        let mut bytes = self.buffers.take(0)?;
-        bytes[..PAYLOAD].copy_from_slice(&self.header(payload.len(), tag));
-        // SAFETY: the pointer is valid for reads, also while and after the owner writes, until
-        // `is_back`, `withdraw` or drop, and nothing is written before the peer has the message
-        // (this function's contract). `is_back` has the frame keep a copy, or finds it forgotten;
-        // `withdraw` drops it, as the outbox's drop does.
-        let frame = unsafe { Frame::lent(bytes, payload) };
-        self.begin(frame).map(|()| message)
+        let (first, mut done) = (self.next, 0);
+        for _ in 0..self.room().clamp(1, self.homes * AT_ONCE) {
+            let len = (payload.len() - done).min(self.geometry.slot_bytes);
+            // A shorter one is expected in a slot.
+            if len < SLOTLESS_BYTES {
+                break;
+            }
+            let mut bytes = self.buffers.take(0)?;
+            bytes[..PAYLOAD].copy_from_slice(&self.header(len, tag));
+            // SAFETY: `done + len` is at most the payload's length, so that this is part of it. The
+            // payload is valid for reads, also while and after the owner writes, until `is_back`,
+            // `withdraw` or drop, and nothing is written before the peer has the message (this
+            // function's contract). `is_back` has the frame keep a copy, or finds it forgotten;
+            // `withdraw` drops it, as the outbox's drop does.
+            let frame = unsafe {
+                let start = payload.cast::<u8>().add(done);
+                Frame::lent(bytes, NonNull::slice_from_raw_parts(start, len))
+            };
+            self.enqueue(frame);
+            done += len;
+        }
+        // One long system call takes less time than several.
+        self.write_from(first)?;
+        Ok((self.next - 1, done))
     }
 
     /// Whether no message up to this number is lent any more: the kernel has accepted them, and

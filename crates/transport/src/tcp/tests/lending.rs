@@ -17,9 +17,9 @@ pub(super) fn try_lend(tx: &mut Tx, payload: &[u8], message: usize) -> Option<u6
     // SAFETY: each test keeps what it lends valid and unchanged until it has returned, or the link
     // is withdrawn or no longer used.
     match unsafe { tx.lend(NonNull::from(payload), message as u64) }.unwrap() {
-        Lending::Lent(loan) => Some(loan),
+        Lending::Lent { loan, bytes } if bytes == payload.len() => Some(loan),
         Lending::NotYet => None,
-        Lending::Unable => panic!("{} bytes cannot be lent", payload.len()),
+        other => panic!("{other:?} for {} bytes", payload.len()),
     }
 }
 
@@ -67,6 +67,104 @@ fn what_the_kernel_has_not_taken_does_not_return() {
         receive(&mut there.rx, message, LEN);
     }
     assert!(here.tx.has_returned(loans[5]).unwrap());
+}
+
+/// Receives messages of a slot's length, in which a payload comes.
+fn receive_all([here, there]: [&mut Side; 2], bytes: &[u8]) {
+    for part in bytes.chunks(GEOMETRY.slot_bytes) {
+        poll("a message", || {
+            here.link.look();
+            here.tx.flush().unwrap();
+            let arrival = there.rx.peek().unwrap()?;
+            assert_eq!((arrival.tag, arrival.payload), (7, part));
+            Some(())
+        });
+        there.rx.release();
+    }
+}
+
+/// How many bytes a link takes of a payload, and the loan.
+fn lend_all(tx: &mut Tx, payload: &[u8]) -> Option<(u64, usize)> {
+    // SAFETY: each test keeps what it lends valid and unchanged until it has returned.
+    match unsafe { tx.lend(NonNull::from(payload), 7) }.unwrap() {
+        Lending::Lent { loan, bytes } => Some((loan, bytes)),
+        _ => None,
+    }
+}
+
+/// A receiver that peeks expects as much as a slot holds, and what is short in a slot.
+#[test]
+fn a_long_payload_is_lent_as_messages_of_a_slots_length() {
+    let slot = GEOMETRY.slot_bytes;
+    for (len, taken) in [
+        (2 * slot, 2 * slot),
+        (2 * slot + SLOTLESS_BYTES, 2 * slot + SLOTLESS_BYTES),
+        (2 * slot + SLOTLESS_BYTES - 1, 2 * slot),
+        (GEOMETRY.slots * slot, GEOMETRY.slots * slot),
+        (GEOMETRY.slots * slot + LEN, GEOMETRY.slots * slot),
+    ] {
+        for cables in [1, 2] {
+            let [mut here, mut there] = sides(GEOMETRY, cables);
+            let bytes = payload(0, len);
+            let (loan, lent) = lend_all(&mut here.tx, &bytes).unwrap();
+            assert_eq!(lent, taken, "of {len} bytes over {cables}");
+            receive_all([&mut here, &mut there], &bytes[..lent]);
+            poll("the loan", || {
+                here.tx.has_returned(loan).unwrap().then_some(())
+            });
+        }
+    }
+}
+
+/// The number of the last message stands for all: each has its copy when the loan returns, or
+/// has arrived.
+#[test]
+fn a_loan_of_several_messages_returns_as_a_whole() {
+    for (cables, passes) in [(1, 0), (1, 30_000), (2, 0), (2, 45_000)] {
+        let [mut here, mut there] = sides(GEOMETRY, cables);
+        here.cables[0].pull(passes);
+        let bytes = payload(0, GEOMETRY.slots * GEOMETRY.slot_bytes);
+        let mut memory = bytes.clone();
+        let (loan, lent) = lend_all(&mut here.tx, &memory).unwrap();
+        assert_eq!(lent, memory.len());
+        here.link.look();
+        if cables == 1 {
+            // The kernel has no room for the last one where nothing passes.
+            assert_eq!(here.tx.has_returned(loan).unwrap(), passes > 0);
+            add_spare([&here, &there], cables);
+        }
+        poll("the loan", || {
+            here.link.look();
+            here.tx.has_returned(loan).unwrap().then_some(())
+        });
+        memory.fill(0);
+        here.link.look();
+        receive_all([&mut here, &mut there], &bytes);
+    }
+}
+
+/// What has room goes, and the rest when there is more.
+#[test]
+fn a_full_link_takes_a_part_of_a_long_payload() {
+    let [mut here, mut there] = sides(GEOMETRY, 1);
+    here.cables[0].pull(0);
+    let slot = GEOMETRY.slot_bytes;
+    let bytes = payload(0, 8 * slot);
+    let (_, mut done) = lend_all(&mut here.tx, &bytes).unwrap();
+    // The kernel takes a few messages, whose slots are free then.
+    while let Some((_, more)) = lend_all(&mut here.tx, &bytes[done..]) {
+        assert!(more > 0 && more % slot == 0);
+        done += more;
+    }
+    assert!(done < bytes.len());
+    here.cables[0].plug_in();
+    while done < bytes.len() {
+        here.tx.flush().unwrap();
+        done += lend_all(&mut here.tx, &bytes[done..]).map_or(0, |(_, more)| more);
+        let _ = there.rx.peek().unwrap();
+    }
+    here.tx.flush().unwrap();
+    receive_all([&mut here, &mut there], &bytes);
 }
 
 /// Nothing is left of it then, be the cable out or not.

@@ -56,7 +56,7 @@ pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged
     // until it has returned.
     match unsafe { tx.lend(NonNull::from(payload), tag) }.unwrap() {
-        Lending::Lent(number) => number,
+        Lending::Lent { loan, bytes } if bytes == payload.len() => loan,
         other => panic!("{other:?}"),
     }
 }
