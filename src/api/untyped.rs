@@ -174,6 +174,21 @@ impl UntypedCall {
         self.spec.dtype
     }
 
+    /// The memory that it sends, as bytes.
+    pub fn sent(&self) -> *const [u8] {
+        self.bytes(self.input)
+    }
+
+    /// The memory that it receives into, as bytes.
+    pub fn received(&self) -> *mut [u8] {
+        self.bytes(self.output)
+    }
+
+    fn bytes(&self, memory: Memory) -> *mut [u8] {
+        let bytes = memory.len.saturating_mul(self.dtype().size());
+        std::ptr::slice_from_raw_parts_mut(memory.start, bytes)
+    }
+
     /// The elements of its vector or message, among this many ranks; where a buffer has a block for
     /// each rank, those of a block.
     ///

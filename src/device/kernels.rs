@@ -8,6 +8,7 @@
 
 mod attach;
 mod attached;
+mod copies;
 mod engine;
 mod enqueue;
 mod group;

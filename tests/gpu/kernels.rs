@@ -8,6 +8,7 @@ mod collectives;
 mod endurance;
 mod failures;
 mod graphs;
+mod in_place;
 mod late;
 mod means;
 mod messages;

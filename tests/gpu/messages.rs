@@ -13,23 +13,23 @@ use spark_ccl_testing::scramble;
 use super::{builder, gpus, stream_of, text};
 
 /// More than the slots between two ranks hold, in packets as in lines.
-const LONG: usize = 1_000_003;
-const SHORT: usize = 37;
+pub(super) const LONG: usize = 1_000_003;
+pub(super) const SHORT: usize = 37;
 
 /// The values that a rank sends to another.
-fn values(from: usize, to: usize, len: usize) -> Vec<u64> {
+pub(super) fn values(from: usize, to: usize, len: usize) -> Vec<u64> {
     let seed = (from * 8 + to) as u64;
     (0..len as u64).map(|place| scramble(seed, place)).collect()
 }
 
-fn sent(comm: &Communicator, to: usize, len: usize) -> DeviceMemory<u64> {
+pub(super) fn sent(comm: &Communicator, to: usize, len: usize) -> DeviceMemory<u64> {
     let mut memory = comm.alloc_device(len).unwrap();
     memory.write(&values(comm.rank(), to, len)).unwrap();
     memory
 }
 
 /// What a rank has received from another.
-fn check(memory: &DeviceMemory<u64>, from: usize, to: usize) {
+pub(super) fn check(memory: &DeviceMemory<u64>, from: usize, to: usize) {
     let mut seen = vec![0; memory.len()];
     memory.read(&mut seen).unwrap();
     assert!(
@@ -38,13 +38,13 @@ fn check(memory: &DeviceMemory<u64>, from: usize, to: usize) {
     );
 }
 
-fn raw(comm: &Communicator, memory: &DeviceMemory<u64>) -> DeviceSlice<u64> {
+pub(super) fn raw(comm: &Communicator, memory: &DeviceMemory<u64>) -> DeviceSlice<u64> {
     // SAFETY: the tests keep the memory until all has run, and use it in one stream, or in one
     // call.
     unsafe { DeviceSlice::from_raw(memory.address(), memory.len(), comm.device().unwrap()) }
 }
 
-fn neighbours(comm: &Communicator) -> [usize; 2] {
+pub(super) fn neighbours(comm: &Communicator) -> [usize; 2] {
     let (rank, size) = (comm.rank(), comm.size());
     [(rank + 1) % size, (rank + size - 1) % size]
 }
@@ -294,7 +294,7 @@ fn a_block_of_nothing_at_one_end_is_named() {
     }
 }
 
-fn captured(
+pub(super) fn captured(
     stream: &Arc<CudaStream>,
     enqueue: impl FnOnce(),
 ) -> spark_ccl::cuda::cudarc::driver::CudaGraph {

@@ -13,6 +13,7 @@ mod context;
 mod dropped;
 mod failures;
 mod graphs;
+mod in_place;
 mod late;
 mod lengths;
 mod means;

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use spark_ccl::cuda::cudarc::driver::sys::{CUevent, CUstream};
 use spark_ccl_fork::Process;
 
 use crate::comm::{Comm, Planned};
+use crate::copies::copy_messages;
 use crate::enqueued::Enqueued;
 use crate::failure::{Failure, Kind};
 use crate::started::{Held, Started};
@@ -137,7 +139,13 @@ impl Group {
 
     /// Begins the calls and meetings that have waited for the end, unless a call could not begin:
     /// then other ranks may have begun nothing either, and this one would wait for them in vain.
-    fn end(self) -> Result<Progress, Failure> {
+    fn end(mut self) -> Result<Progress, Failure> {
+        // Leaked by a panic: a call may still send from it then.
+        let copied = copy_messages(self.calls.iter_mut().filter_map(held)).map(ManuallyDrop::new);
+        let copies = copied.unwrap_or_else(|failure| {
+            self.calls.push(Err(failure));
+            ManuallyDrop::default()
+        });
         let is_whole = self.calls.iter().all(Result::is_ok);
         let enqueued = if is_whole {
             Enqueued::enqueue(&self.enqueued)
@@ -156,8 +164,17 @@ impl Group {
         // again.
         let wait = |call: Result<Started, Failure>| call.and_then(|started| started.wait());
         let outcomes: Vec<_> = calls.into_iter().map(wait).collect();
+        drop(ManuallyDrop::into_inner(copies));
         let outcome: Result<(), _> = outcomes.into_iter().collect();
         outcome.and(enqueued).and(met)
+    }
+}
+
+/// A call that waits for the end of its group.
+fn held(call: &mut Result<Call, Failure>) -> Option<&mut Held> {
+    match call {
+        Ok(Call::Held(held)) => Some(held),
+        _ => None,
     }
 }
 
@@ -311,7 +328,8 @@ pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure
 /// for it.
 ///
 /// # Safety
-/// That of [`run`].
+/// That of [`run`], but that messages of a group may be sent out of memory where others of it are
+/// received: what was there before is sent.
 ///
 /// # Errors
 /// Those of `run_untyped`.
@@ -388,109 +406,4 @@ fn usage(message: impl Into<String>) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Barrier};
-
-    use spark_ccl_log::Mutex;
-
-    use super::*;
-
-    #[test]
-    fn ranks_of_a_group_meet_at_its_end() {
-        let (both, seen) = (Arc::new(Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
-        start().unwrap();
-        for (order, number) in [(1, 10), (2, 20), (1, 11), (2, 21)] {
-            let (both, seen) = (Arc::clone(&both), Arc::clone(&seen));
-            let meeting = move || {
-                both.wait();
-                seen.lock().push(number);
-                Ok(())
-            };
-            meet(order, Box::new(meeting)).unwrap();
-        }
-        assert_eq!(seen.lock().len(), 0);
-        assert_eq!(end().unwrap(), Progress::Done);
-        for own in [[10, 11], [20, 21]] {
-            let seen = seen.lock();
-            let seen = seen.iter().filter(|number| own.contains(number));
-            assert_eq!(seen.copied().collect::<Vec<_>>(), own);
-        }
-    }
-
-    #[test]
-    fn a_meeting_that_fails_fails_its_group() {
-        let failed = || Err(Failure::invalid("nobody came"));
-        start().unwrap();
-        meet(1, Box::new(failed)).unwrap();
-        meet(2, Box::new(|| Ok(()))).unwrap();
-        assert_eq!(end().unwrap_err().message(), "nobody came");
-        assert_eq!(
-            meet(1, Box::new(failed)).unwrap_err().message(),
-            "nobody came"
-        );
-        assert_eq!(end().unwrap_err().kind(), Kind::Usage);
-    }
-
-    #[test]
-    fn a_call_that_fails_keeps_ranks_from_meeting() {
-        let waits = || unreachable!("nobody comes");
-        start().unwrap();
-        meet(1, Box::new(waits)).unwrap();
-        meet_in_background(2, Box::new(waits)).unwrap();
-        keep_failure(&Failure::invalid("a bad call"));
-        assert_eq!(end().unwrap_err().message(), "a bad call");
-    }
-
-    #[test]
-    fn an_abandoned_group_is_closed_whatever_it_has() {
-        let waits = || unreachable!("nobody comes");
-        start().unwrap();
-        meet(1, Box::new(waits)).unwrap();
-        start().unwrap();
-        assert!(abandon().unwrap().is_none());
-        assert!(abandon().is_err() && !is_open());
-    }
-
-    #[test]
-    fn a_panic_fails_a_meeting_alone() {
-        let met = Arc::new(Mutex::new(false));
-        let meets = Arc::clone(&met);
-        start().unwrap();
-        let meeting = move || {
-            *meets.lock() = true;
-            Ok(())
-        };
-        meet(1, Box::new(meeting)).unwrap();
-        meet(2, Box::new(|| panic!("a planned panic"))).unwrap();
-        assert_eq!(end().unwrap_err().kind(), Kind::Internal);
-        assert!(*met.lock());
-    }
-
-    #[test]
-    fn meetings_in_the_background_begin_at_the_end() {
-        let (both, own) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
-        let other = Arc::clone(&both);
-        let waits = move || {
-            other.wait();
-            Ok(())
-        };
-        start().unwrap();
-        assert_eq!(
-            meet_in_background(2, Box::new(waits)).unwrap(),
-            Progress::Done
-        );
-        // It waits for this thread, which goes on.
-        assert_eq!(end().unwrap(), Progress::Background);
-        both.wait();
-        let other = Arc::clone(&own);
-        let alone = move || {
-            other.wait();
-            Ok(())
-        };
-        assert_eq!(
-            meet_in_background(2, Box::new(alone)).unwrap(),
-            Progress::Background
-        );
-        own.wait();
-    }
-}
+mod tests;

@@ -9,6 +9,7 @@
 
 pub mod arguments;
 mod comm;
+mod copies;
 pub mod draft;
 pub mod enqueued;
 pub mod failure;

@@ -48,6 +48,24 @@ impl Held {
         Ok(Self { comm, call })
     }
 
+    /// The call, which is not started.
+    pub(crate) fn call(&self) -> &UntypedCall {
+        &self.call
+    }
+
+    /// Copies the message that the call sends, and has the call send the copy.
+    ///
+    /// # Safety
+    /// `copy` has room for the message. Nothing else uses it until the held call was dropped, or
+    /// the call that it has started is done.
+    pub(crate) unsafe fn send_from(&mut self, copy: *mut u8) {
+        let (sent, size) = (self.call.sent(), self.call.dtype().size());
+        // SAFETY: the call sends initialised memory (contract of `new`), and `copy` has room for
+        // it, which nothing else uses (this function's contract).
+        unsafe { copy.copy_from_nonoverlapping(sent.cast(), sent.len()) };
+        self.call = self.call.clone().send(copy, sent.len() / size);
+    }
+
     /// The call, which is not started, and its communicator.
     pub fn into_call(self) -> Planned {
         (self.comm, self.call)

@@ -35,6 +35,7 @@ const CORE: &[&str] = &[
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",
+    "cuMemcpyAsync",
     "cuMemsetD8Async",
     "cuStreamCreate",
     "cuStreamDestroy_v2",

@@ -22,6 +22,7 @@
 mod asked;
 mod borrowed;
 mod buffer;
+mod copy;
 mod current;
 mod dependent;
 mod device;
@@ -48,6 +49,7 @@ mod stream;
 pub use asked::{OneCall, one_call};
 pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
+pub use copy::copy;
 pub use cudarc;
 pub use current::{KeptContext, current_device, keep_context, make_current};
 pub use dependent::DependentLaunch;

@@ -40,6 +40,14 @@ static void sees(int of, int i, int32_t value, const char *what)
 
 #define STREAM ((cudaStream_t)streams[i])
 
+/* To the other rank, out of the memory that its message arrives in. */
+static ncclResult_t sendrecv_in_place(int i)
+{
+    void *memory = (void *)(uintptr_t)recv[i];
+    SUCCEEDS(ncclRecv(memory, COUNT, ncclInt32, 1 - i, all[i], STREAM));
+    return ncclSend(memory, COUNT, ncclInt32, 1 - i, all[i], STREAM);
+}
+
 static void call_of(int i)
 {
     const void *from = (const void *)(uintptr_t)send[i];
@@ -256,6 +264,13 @@ int main(void)
     }
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
+    TOGETHER(sendrecv_in_place(i));
+    sees(0, 7, 7, "a shift in place");
+    sees(1, 7, 17, "a shift in place");
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclRecv((void *)(uintptr_t)recv[0], 2, ncclInt32, 1, all[0], streams[0]));
+    SUCCEEDS(ncclRecv((void *)(uintptr_t)(recv[0] + 4), 2, ncclInt32, 1, all[0], streams[0]));
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "overlap");
     ask_little();
     refuse_during_a_capture();
     record_an_event();

@@ -154,6 +154,36 @@ static void bad_groups(int right, int left)
     FAILS(ncclGroupEnd(), ncclInvalidArgument, "no such communicator");
 }
 
+/* Messages around the ranks in place, also into a part of what is sent, long and short: the whole
+ * value of each arrives, whichever of both calls comes first. */
+static void shifts_in_place(int right, int left)
+{
+    static const size_t counts[] = {1, 1000, MI};
+    for (int i = 0; i < 6; i++) {
+        size_t count = counts[i / 2], further = i % 2 ? (count + 2) / 3 : 0;
+        int32_t *own = (int32_t *)(void *)in, *taken = own + further;
+        for (size_t j = 0; j < count; j++) {
+            own[j] = rank * MI + (int32_t)j;
+        }
+        SUCCEEDS(ncclGroupStart());
+        if (rank == 0) {
+            SUCCEEDS(ncclRecv(taken, count, ncclInt32, left, comm, NULL));
+        }
+        SUCCEEDS(ncclSend(own, count, ncclInt32, right, comm, NULL));
+        if (rank != 0) {
+            SUCCEEDS(ncclRecv(taken, count, ncclInt32, left, comm, NULL));
+        }
+        SUCCEEDS(ncclGroupEnd());
+        for (size_t j = 0; j < count; j++) {
+            require(taken[j] == left * MI + (int32_t)j, "a shift in place");
+        }
+    }
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclRecv(in, 2, ncclInt32, left, comm, NULL));
+    SUCCEEDS(ncclRecv(in + 4, 1, ncclInt32, left, comm, NULL));
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "overlap");
+}
+
 /* Nested and empty groups; collectives and messages in one; a bad call fails the whole group. */
 static void groups(void)
 {
@@ -169,6 +199,7 @@ static void groups(void)
     SUCCEEDS(ncclRecv(&taken, 1, ncclInt32, left, comm, NULL));
     SUCCEEDS(ncclGroupEnd());
     require(sum == size * (size - 1) / 2 && taken == left, "a group");
+    shifts_in_place(right, left);
     bad_groups(right, left);
     ncclComm_t none = comm;
     ncclUniqueId id = {{0}};

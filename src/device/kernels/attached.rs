@@ -7,6 +7,7 @@ use std::time::Duration;
 use crossbeam::channel::bounded;
 use spark_ccl_gpu as gpu;
 
+use super::copies::CopyMemory;
 use super::transport::KernelTransport;
 use crate::device::waiting::SUBSIDES;
 use crate::memory::device::helper_thread::spawn;
@@ -18,11 +19,23 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// also for kernels of other communicators, which may wait for other ranks; so it ends on a thread
 /// of its own.
 #[derive(Debug)]
-pub(in crate::device) struct Attached(ManuallyDrop<KernelTransport>);
+pub(in crate::device) struct Attached {
+    transport: ManuallyDrop<KernelTransport>,
+    /// Taken when this is dropped, and dropped once the transport has ended.
+    copies: CopyMemory,
+}
 
 impl Attached {
-    pub(super) fn new(member: KernelTransport) -> Self {
-        Self(ManuallyDrop::new(member))
+    pub(super) fn new(transport: KernelTransport) -> Self {
+        Self {
+            transport: ManuallyDrop::new(transport),
+            copies: CopyMemory::default(),
+        }
+    }
+
+    /// The memory for copies of messages.
+    pub(super) fn copies(&self) -> &CopyMemory {
+        &self.copies
     }
 }
 
@@ -30,17 +43,19 @@ impl Deref for Attached {
     type Target = KernelTransport;
 
     fn deref(&self) -> &KernelTransport {
-        &self.0
+        &self.transport
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
         // SAFETY: only this line takes the transport, and `drop` runs once.
-        let member = unsafe { ManuallyDrop::take(&mut self.0) };
+        let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
+        let copies = std::mem::take(&mut self.copies);
         let (sender, done) = bounded(1);
         let started = spawn("spark-gpu-end", move || {
-            end(member);
+            end(transport);
+            drop(copies);
             // Fails if nobody waits any more.
             let _ = sender.send(());
         });

@@ -9,6 +9,7 @@ use spark_ccl_cuda::{RecordedEvent, capture_of, is_capturing};
 use spark_ccl_gpu::{self as gpu, Call, Message};
 use spark_ccl_types::{ReduceOp, Side};
 
+use super::copies::MessageCopy;
 use super::engine::KernelEngine;
 use super::messages::{messages_of, part_of};
 use super::transport::KernelTransport;
@@ -45,7 +46,7 @@ impl KernelEngine {
         call.hold_back()?;
         let launched = match &call.work {
             Work::Collective(of_all) => self.launch(of_all, stream, call.limit()),
-            Work::Messages(messages) => self.pass(messages, stream, call.limit()),
+            Work::Messages(messages) => self.pass(messages, &[], stream, call.limit()),
         };
         call.observe(&launched);
         let (end, launched) = self.end_of(launched, stream);
@@ -156,10 +157,12 @@ impl KernelEngine {
         })
     }
 
-    /// Launches the kernels that pass messages behind the last call; after an error, some may run.
+    /// Launches the kernels that pass messages behind the last call, and behind copies; after an
+    /// error, some may run.
     pub(super) fn pass(
         &self,
         messages: &[Message],
+        copies: &[MessageCopy],
         stream: &Arc<CudaStream>,
         limit: Option<Duration>,
     ) -> Result<LaunchEnd, Error> {
@@ -171,8 +174,12 @@ impl KernelEngine {
             // (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its `from_raw` promises
             // that. These are behind the last call, and the lock is held; where graphs are among
             // them, `from_raw` promises that, too. A message's words have its type and its count,
-            // and so its length.
-            unsafe { member.pass(messages, stream) }
+            // and so its length. Copies are of messages of this call, and the memory that they are
+            // in is for one call at a time, and stays as long as the member.
+            unsafe {
+                copies.iter().try_for_each(|copy| copy.enqueue(stream))?;
+                member.pass(messages, stream)
+            }
         })
     }
 

@@ -8,6 +8,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_capturing;
 use spark_ccl_gpu::{self as gpu, Call, Message};
 
+use super::copies::{MessageCopy, copied};
 use super::engine::KernelEngine;
 use super::enqueue::{Admitted, LaunchEnd, Work};
 use crate::engine::StreamTask;
@@ -20,14 +21,17 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
         engine.admit(&task.task, task.stream)
     });
     let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
-    let kernels = kernels(&admitted);
+    let mut kernels = kernels(&admitted);
     kernels.iter().try_for_each(GroupKernel::check)?;
+    kernels
+        .iter_mut()
+        .try_for_each(GroupKernel::copy_messages)?;
     // Until all calls are noted.
     let passed = admitted.iter().map(Admitted::to_launch);
     let _passed = passed.collect::<Result<Vec<_>, _>>()?;
     // Before any is launched: a call that writes to a part of a block would otherwise wait for a
-    // call of the group that reads another part. The buffers of a group are borrowed apart, so its
-    // calls need not wait for each other.
+    // call of the group that reads another part. The buffers of a group are borrowed apart, or
+    // copied, so its calls need not wait for each other.
     admitted.iter().try_for_each(Admitted::hold_back)?;
     let turns = turns(kernels.iter().map(GroupKernel::lanes));
     let mut in_turns: Vec<_> = turns.into_iter().zip(&kernels).collect();
@@ -75,7 +79,7 @@ struct GroupKernel<'a> {
 
 enum Does<'a> {
     Collective(&'a Call),
-    Messages(Vec<Message>),
+    Messages(Vec<Message>, Vec<MessageCopy>),
 }
 
 /// The kernels of a group: of each engine, its collectives, and then all its messages together.
@@ -97,7 +101,7 @@ fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<GroupKernel<'a>> {
                 let mut others = passing.iter_mut();
                 match others.find(|other| std::ptr::eq(other.engine, engine)) {
                     Some(other) => other.add(call, messages),
-                    None => passing.push(kernel(Does::Messages(messages.clone()))),
+                    None => passing.push(kernel(Does::Messages(messages.clone(), Vec::new()))),
                 }
             }
         }
@@ -108,10 +112,22 @@ fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<GroupKernel<'a>> {
 
 impl<'a> GroupKernel<'a> {
     fn add(&mut self, call: &'a Admitted<'a>, more: &[Message]) {
-        if let Does::Messages(messages) = &mut self.does {
+        if let Does::Messages(messages, _) = &mut self.does {
             messages.extend_from_slice(more);
             self.calls.push(call);
         }
+    }
+
+    /// Has messages be sent from copies where others may arrive first.
+    fn copy_messages(&mut self) -> Result<(), Error> {
+        let base = &self.engine.base;
+        if let Does::Messages(messages, copies) = &mut self.does {
+            *copies = copied(messages, |bytes| {
+                let member = self.engine.member().ok_or_else(|| base.gone())?;
+                Ok(base.own(member.copies().of(&base.context, bytes))?)
+            })?;
+        }
+        Ok(())
     }
 
     /// The stream in which the kernel is launched.
@@ -169,13 +185,13 @@ impl<'a> GroupKernel<'a> {
     fn launch(&self) -> Result<LaunchEnd, Error> {
         match &self.does {
             Does::Collective(call) => self.engine.launch(call, self.stream(), self.limit()?),
-            Does::Messages(messages) => self.pass(messages),
+            Does::Messages(messages, copies) => self.pass(messages, copies),
         }
     }
 
     /// Passes messages in the order of all streams of their calls: behind what is there, and before
     /// what comes.
-    fn pass(&self, messages: &[Message]) -> Result<LaunchEnd, Error> {
+    fn pass(&self, messages: &[Message], copies: &[MessageCopy]) -> Result<LaunchEnd, Error> {
         let (base, others) = (&self.engine.base, self.others());
         let lost = |error| base.lost(error);
         for other in &others {
@@ -183,7 +199,8 @@ impl<'a> GroupKernel<'a> {
                 before.hold_back(self.stream()).map_err(lost)?;
             }
         }
-        let end = self.engine.pass(messages, self.stream(), self.limit()?)?;
+        let (stream, limit) = (self.stream(), self.limit()?);
+        let end = self.engine.pass(messages, copies, stream, limit)?;
         if let Ok(Some(end)) = &end {
             others
                 .iter()

@@ -152,6 +152,11 @@ int cuMemImportFromShareableHandle(uint64_t *handle, void *descriptor, int) {
     return SUCCESS;
 }
 
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream);
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    return cuMemcpyDtoDAsync_v2(to, from, bytes, stream);
+}
+
 // For tests.
 int fake_leave_alone(int count) {
     Guard guard(everything);

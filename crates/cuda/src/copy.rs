@@ -1,0 +1,25 @@
+//! Copies in a stream.
+
+use cudarc::driver::{CudaStream, sys};
+
+use crate::current::make_current;
+use crate::{Error, checked};
+
+/// Enqueues a copy within the memory that the stream's device reaches, or captures it into a graph;
+/// does not wait.
+///
+/// # Safety
+/// Both addresses are the start of memory of this many bytes that the stream's device reaches, and
+/// that does not overlap. Until the copy has run, and as long as a graph that has captured it is
+/// launched, nothing writes the one, and nothing else uses the other.
+///
+/// # Errors
+/// The driver fails.
+pub unsafe fn copy(stream: &CudaStream, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
+    let device = make_current(stream.context())?;
+    // SAFETY: both parts are memory that the device reaches, and stay apart from other uses until
+    // the copy has run (this function's contract). The stream is borrowed, so it has not been
+    // destroyed.
+    let status = unsafe { sys::cuMemcpyAsync(to, from, bytes, stream.cu_stream()) };
+    checked("cuMemcpyAsync", device, status.result())
+}
