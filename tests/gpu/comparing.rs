@@ -265,6 +265,44 @@ fn calls_of_a_group_that_has_not_begun_are_not_compared() {
     });
 }
 
+/// NCCL refuses a later call of the group, so none of it runs.
+#[test]
+fn calls_before_one_that_is_refused_are_not_compared() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(refuse) = of_fakes(c"fake_refuse") else {
+        return;
+    };
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let [mut memory, mut grouped, mut message] = [(); 3].map(|()| memory(&comm));
+        // NCCL has connected the ranks for all of this: no rank waits for another below.
+        sum(&comm, &mut memory, &stream, &[1024]).unwrap();
+        match comm.rank() {
+            0 => comm.recv(&mut message, 1).on(&stream).unwrap(),
+            1 => comm.send(&message, 0).on(&stream).unwrap(),
+            _ => {}
+        }
+        comm.wait(&stream).unwrap();
+        if comm.rank() == 1 {
+            refuse(1);
+            let refused = comm.group(|group| {
+                let part = grouped.view_mut(0..1024)?;
+                comm.all_reduce_in_place(part, RedOp::Sum)
+                    .within(group, &stream);
+                comm.send(&message, 0).within(group, &stream);
+                Ok(())
+            });
+            refuse(0);
+            let said = refused.unwrap_err();
+            assert!(matches!(said, Error::Nccl(_)), "{said}");
+        }
+        sum(&comm, &mut memory, &stream, &[1000, 1024]).unwrap();
+        comm.wait(&stream).unwrap();
+        comm.check().unwrap();
+        comm.finalize().unwrap();
+    });
+}
+
 /// Nothing is left to wait for when a program ends its communicator.
 #[test]
 fn finalize_compares_calls_that_have_run() {

@@ -50,11 +50,11 @@ impl NcclEngine {
         }
     }
 
-    /// Makes a call part of this thread's NCCL group.
+    /// Makes a call part of this thread's NCCL group. It is not recorded for comparisons: it runs
+    /// only if no other call of the group is refused.
     pub(super) fn enqueue_in_group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
-        let is_compared = self.is_compared(task, stream)?;
         self.with(task.operation().name(), task.limit, |_, nccl| {
-            self.recorded(nccl, task, stream, is_compared)
+            self.call(nccl, task, stream)
         })
     }
 

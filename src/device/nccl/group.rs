@@ -7,6 +7,7 @@ use spark_ccl_nccl as nccl;
 
 use super::NcclEngine;
 use super::connection_check::ConnectionCheck;
+use super::error::is_harmless;
 use crate::engine::StreamTask;
 use crate::error::Error;
 use crate::task::Task;
@@ -33,10 +34,24 @@ impl NcclEngine {
         for call in &calls {
             call.engine.inside.enter(call.task.limit);
         }
+        let mut recorded = Vec::new();
         let done = self.library.group(|| {
             let mut steps = calls.iter();
-            steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))
+            steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))?;
+            let compared = calls.iter().map(Admitted::is_compared);
+            let compared = compared.collect::<Result<Vec<_>, _>>();
+            // Before any can run, and only if all will.
+            for (call, is_compared) in calls.iter().zip(compared.map_err(Failure::Own)?) {
+                if is_compared {
+                    call.record();
+                    recorded.push(call);
+                }
+            }
+            Ok(())
         });
+        if matches!(&done, Err(Failure::Nccl(error)) if is_harmless(error)) {
+            recorded.into_iter().for_each(Admitted::take_back);
+        }
         let goes_on = matches!(&done, Err(Failure::Nccl(error)) if error.goes_on());
         let mut noted = Ok(());
         for call in &calls {
@@ -116,6 +131,25 @@ impl<'a> Admitted<'a> {
 
     fn enqueue(&self) -> Result<(), Error> {
         self.engine.enqueue_in_group(self.task, self.stream)
+    }
+
+    fn is_compared(&self) -> Result<bool, Error> {
+        self.engine.is_compared(self.task, self.stream)
+    }
+
+    /// Records the call, which the ranks compare.
+    fn record(&self) {
+        let base = &self.engine.base;
+        // Calls of other threads are recorded, refused and taken back under the lock.
+        let _serialised = base.lock();
+        base.watch.record_call(self.task.signature.words());
+    }
+
+    /// Takes back the record of a call: none of the group runs.
+    fn take_back(&self) {
+        let base = &self.engine.base;
+        let _serialised = base.lock();
+        base.watch.take_back_call();
     }
 
     /// Notes the call after the group's end, and whether that has enqueued all of it.

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <tuple>
+#include <utility>
 
 enum { UNHANDLED_CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { PROD = 1, MAX, MIN, AVG, FIRST_MADE };
@@ -190,6 +191,8 @@ struct Batch {
 };
 static thread_local int depth;
 static thread_local std::vector<Batch> group;
+// Whether a call of the group was refused: then none of it runs.
+static thread_local bool cancelled;
 
 // Combines work into one step, which makes progress on all of it.
 static Work together(std::vector<Work> works) {
@@ -290,7 +293,9 @@ int ncclCommCuDevice(Comm *comm, int *device) { return *device = comm->device, S
 
 int ncclGroupStart() { return depth++, SUCCESS; }
 int ncclGroupEnd() {
-    if (--depth == 0) end_group();
+    if (--depth > 0) return SUCCESS;
+    if (std::exchange(cancelled, false)) return group.clear(), INVALID_ARGUMENT;
+    end_group();
     return SUCCESS;
 }
 
@@ -302,6 +307,7 @@ int ncclRedOpCreatePreMulSum(unsigned *op, const char *factor, int type, int, Co
 int ncclRedOpDestroy(unsigned, Comm *) { return SUCCESS; }
 
 int ncclAllReduce(char *from, char *to, size_t count, int type, unsigned op, Comm *comm, void *stream) {
+    if (!comm) return cancelled = depth > 0, INVALID_ARGUMENT;
     return put(comm, stream, Call{Kind::AllReduce, from, to, count, type, op, 0});
 }
 int ncclReduce(char *from, char *to, size_t count, int type, unsigned op, int root, Comm *comm, void *stream) {
@@ -331,8 +337,13 @@ int ncclScatter(char *from, char *to, size_t count, int type, int root, Comm *co
 static std::atomic<bool> blocked;
 int fake_block(int now) { return blocked = now, 0; }
 
+// For tests: ncclSend refuses its arguments.
+static std::atomic<bool> refused;
+int fake_refuse(int now) { return refused = now, 0; }
+
 int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, void *stream) {
     while (blocked) std::this_thread::yield();
+    if (refused) return INVALID_ARGUMENT;
     return put(comm, stream, [=] {
         auto mine = std::make_shared<std::shared_ptr<Message>>();
         return [=] {
