@@ -53,7 +53,7 @@ pub(crate) struct Maker(Arc<Member>);
 pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) factors: Factors,
-    pub(crate) shadow: Shadow,
+    pub(crate) shadow: Arc<Shadow>,
     /// Whether its functions wait for other ranks.
     pub(crate) is_blocking: bool,
     /// The user's name for it.
@@ -111,7 +111,7 @@ impl Comm {
         Self {
             inner,
             factors: Factors::default(),
-            shadow: Shadow::default(),
+            shadow: Arc::default(),
             is_blocking: options.is_blocking.unwrap_or(true),
             name: options.name,
             meetings: Mutex::default(),

@@ -26,7 +26,7 @@ macro_rules! sent {
     ($real:ident $name:ident($($arg:ident: $type:ty)*) -> $output:ty) => {{
         type Function = unsafe extern "C" fn($($type),*) -> <$output as Answer>::Raw;
         forward::send(stringify!($name), $real, || {
-            // Each communicator is kept until the function has returned.
+            // Each communicator is in use until the function has returned.
             $(let ($arg, _own) = forward::passed($arg, stringify!($name), $real)?;)*
             // SAFETY: NCCL's function has this type, with numbers for the enumerations that it
             // returns.

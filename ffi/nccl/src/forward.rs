@@ -11,6 +11,7 @@ use spark_ccl_abi::groups;
 use crate::comm::{Comm, enter, find, is_ours};
 use crate::fallback::Real;
 use crate::refusal::Answer;
+use crate::shadow::InUse;
 use crate::status::Status;
 use crate::types::ncclComm_t;
 
@@ -24,13 +25,21 @@ pub(crate) fn is_foreign<T: 'static>(argument: &T) -> bool {
     comm.is_some_and(|comm| !comm.is_null() && !is_ours(*comm))
 }
 
+/// One of our communicators, and its shadow, while a function of the fallback uses it. Fields are
+/// dropped in their order.
+pub(crate) struct Passed {
+    _in_use: InUse,
+    /// Whose drop ends the shadow, after the use.
+    _comm: Arc<Comm>,
+}
+
 /// An argument for a function of the fallback: one of our communicators is replaced by its shadow,
-/// which another thread's abort does not end before the communicator beside it is dropped.
+/// which is in use until what this returns is dropped.
 pub(crate) fn passed<T: 'static>(
     mut argument: T,
     name: &str,
     real: &'static Real,
-) -> Result<(T, Option<Arc<Comm>>), Failure> {
+) -> Result<(T, Option<Passed>), Failure> {
     let any: &mut dyn Any = &mut argument;
     let comm = any.downcast_mut::<ncclComm_t>();
     let Some(comm) = comm.filter(|comm| is_ours(**comm)) else {
@@ -56,7 +65,11 @@ pub(crate) fn passed<T: 'static>(
         })?;
         own
     };
-    Ok((argument, Some(own)))
+    let passed = Passed {
+        _in_use: own.shadow.enter()?,
+        _comm: own,
+    };
+    Ok((argument, Some(passed)))
 }
 
 /// The shadow of our communicator. Makes it first, with all ranks, if the function is collective.

@@ -1,9 +1,8 @@
 //! The shadow of one of our communicators: a communicator of the fallback with the same ranks, for
 //! functions that only the fallback has. The first collective one of these makes it.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use spark_ccl::{Communicator, Error, Fault};
 use spark_ccl_abi::failure::{Failure, Kind};
@@ -14,14 +13,38 @@ use crate::connection::{Connection, Fresh};
 use crate::fallback::{Real, opened};
 use crate::types::{ncclComm_t, ncclUniqueId};
 
+/// How long an abort leaves calls within the fallback alone. A call that is about to begin there
+/// has begun by then, and one that waits for nothing has ended.
+const GRACE: Duration = Duration::from_millis(200);
+/// How often an abort looks whether calls have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 #[derive(Debug, Default)]
 pub(crate) struct Shadow {
     /// The handle's address, once it was made.
     handle: OnceLock<usize>,
     /// Held while it is made.
     making: Mutex<()>,
-    /// Whether it is to end without the other ranks. Orders no other memory: relaxed.
-    is_aborted: AtomicBool,
+    usage: Mutex<Usage>,
+}
+
+#[derive(Debug, Default)]
+struct Usage {
+    /// How many calls are within the fallback.
+    calls: usize,
+    /// Whether it is to end without the other ranks.
+    is_aborted: bool,
+    /// Whether it has ended, or a thread ends it.
+    has_ended: bool,
+}
+
+/// The use of a shadow by a call within the fallback.
+pub(crate) struct InUse(Arc<Shadow>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.usage.lock().calls -= 1;
+    }
 }
 
 impl Shadow {
@@ -29,6 +52,16 @@ impl Shadow {
     pub(crate) fn get(&self) -> Option<ncclComm_t> {
         let handle = self.handle.get().copied();
         handle.map(std::ptr::with_exposed_provenance_mut)
+    }
+
+    /// Notes that a call uses the shadow until the returned value is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<InUse, Failure> {
+        let mut usage = self.usage.lock();
+        if usage.is_aborted {
+            return Err(aborted());
+        }
+        usage.calls += 1;
+        Ok(InUse(Arc::clone(self)))
     }
 
     /// The handle. Makes the shadow first, if there is none, with all ranks of the communicator,
@@ -45,11 +78,8 @@ impl Shadow {
         let fresh = connected(comm, real)?;
         // Until all have made it, a rank that leaves the communicator has no part in it.
         comm.barrier().run()?;
-        if self.is_aborted.load(Ordering::Relaxed) {
-            return Err(Failure::new(
-                Kind::Usage,
-                "the communicator was aborted while one of NCCL's was made",
-            ));
+        if self.usage.lock().is_aborted {
+            return Err(aborted());
         }
         let handle = fresh.take();
         // Nobody else sets it: the lock is held.
@@ -57,37 +87,81 @@ impl Shadow {
         Ok(handle)
     }
 
-    /// Has it end without the other ranks. (Its orderly end waits for them.)
-    pub(crate) fn abort(&self) {
-        self.is_aborted.store(true, Ordering::Relaxed);
+    /// Has it end without the other ranks. (Its orderly end waits for them.) If calls are within
+    /// the fallback, a thread soon ends it there, which ends their waits.
+    pub(crate) fn abort(self: &Arc<Self>) {
+        let is_used = {
+            let mut usage = self.usage.lock();
+            usage.is_aborted = true;
+            usage.calls > 0
+        };
+        if !is_used {
+            return;
+        }
+        let own = Arc::clone(self);
+        if let Err(error) = spark_ccl_log::spawn("spark-nccl-abort", move || own.end_calls()) {
+            spark_ccl_log::warn!("calls within NCCL are not ended by an abort: {error}");
+        }
+    }
+
+    /// Ends it, unless the calls within the fallback end before.
+    fn end_calls(&self) {
+        let start = Instant::now();
+        loop {
+            let mut usage = self.usage.lock();
+            if usage.calls == 0 {
+                return;
+            }
+            if start.elapsed() >= GRACE {
+                usage.has_ended = true;
+                break;
+            }
+            drop(usage);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.end("ncclCommAbort");
     }
 
     /// Decides how it ends, for a communicator that ends, too: in order, unless that has failed.
-    pub(crate) fn decide(&mut self, comm: &Communicator) {
+    pub(crate) fn decide(&self, comm: &Communicator) {
         if self.handle.get().is_some() && has_failed(comm) {
-            self.abort();
+            self.usage.lock().is_aborted = true;
+        }
+    }
+
+    fn end(&self, name: &str) {
+        let (Some(handle), Some(real)) = (self.get(), opened()) else {
+            return;
+        };
+        let _context = keep_context();
+        // SAFETY: the fallback has made the handle, and this is called once: when this value is
+        // dropped, or before, with `has_ended` set. No call begins to use the handle any more:
+        // each is counted from before that to its end, and refused once `is_aborted` is set. At
+        // the drop there are none; before, all are within the fallback, for which an abort is what
+        // ends them. The name is one of the two that `end` takes.
+        if let Err(failure) = unsafe { real.end(name, handle) } {
+            spark_ccl_log::warn!("{}", failure.message());
         }
     }
 }
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        let (Some(handle), Some(real)) = (self.get(), opened()) else {
-            return;
+        let usage = self.usage.get_mut();
+        let name = match (usage.has_ended, usage.is_aborted) {
+            (true, _) => return,
+            (false, true) => "ncclCommAbort",
+            (false, false) => "ncclCommDestroy",
         };
-        let _context = keep_context();
-        let name = if *self.is_aborted.get_mut() {
-            "ncclCommAbort"
-        } else {
-            "ncclCommDestroy"
-        };
-        // SAFETY: the fallback has made the handle, and nobody uses it any more: its users keep the
-        // communicator that has this value, which is being dropped. The name is one of the two that
-        // `end` takes.
-        if let Err(failure) = unsafe { real.end(name, handle) } {
-            spark_ccl_log::warn!("{}", failure.message());
-        }
+        self.end(name);
     }
+}
+
+fn aborted() -> Failure {
+    Failure::new(
+        Kind::Usage,
+        "the communicator was aborted, and NCCL's beside it with it",
+    )
 }
 
 /// Whether other ranks may not end the communicator. Its finalize, and this rank's own leave when
