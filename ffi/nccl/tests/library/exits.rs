@@ -1,5 +1,6 @@
 //! Ends of C++ programs, whose destructors run among the library's handlers at exit.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,8 +9,8 @@ use spark_ccl_testing::{Need, has};
 
 use crate::{PACKAGE, library};
 
-/// Compiles the program, or the library that it unloads.
-fn compile(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
+/// Compiles a program of C++, or the library that it unloads.
+fn compile(directory: &Path, source: &str, name: &str, options: &[&str]) -> PathBuf {
     let made = directory.join(name);
     let status = Command::new("c++")
         .args([
@@ -21,7 +22,7 @@ fn compile(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
             "-Werror",
         ])
         .args(options)
-        .arg(format!("{PACKAGE}/tests/exits.cpp"))
+        .arg(format!("{PACKAGE}/tests/{source}"))
         .arg("-o")
         .arg(&made)
         .arg(library())
@@ -40,9 +41,9 @@ fn programs_end_whoever_destroys_communicators() {
     }
     let directory = tempfile::tempdir().unwrap();
     symlink(library(), directory.path().join("libnccl.so.2")).unwrap();
-    let program = compile(directory.path(), "exits", &[]);
+    let program = compile(directory.path(), "exits.cpp", "exits", &[]);
     let plugin = ["-DPLUGIN", "-shared", "-fPIC", "-fno-gnu-unique"];
-    let plugin = compile(directory.path(), "plugin.so", &plugin);
+    let plugin = compile(directory.path(), "exits.cpp", "plugin.so", &plugin);
     for (how, said) in [
         ("earlier", "destroyed\n"),
         ("later", "destroyed\n"),
@@ -69,4 +70,34 @@ fn programs_end_whoever_destroys_communicators() {
         );
         assert_eq!((&*stdout, &*stderr), (said, ""), "{how}");
     }
+}
+
+/// After the library's handlers at exit, when destructors of static objects run, every function
+/// returns.
+#[test]
+fn static_destructors_may_call_every_function() {
+    if !has(Need::CppCompiler) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    symlink(library(), directory.path().join("libnccl.so.2")).unwrap();
+    let output = Command::new(compile(directory.path(), "late.cpp", "late", &[]))
+        .env_clear()
+        .env("SPARK_CCL_BACKEND", "host")
+        .output()
+        .unwrap();
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(
+        output.status.success(),
+        "{:?} {stdout} {stderr}",
+        output.status
+    );
+    assert!(stdout.ends_with("\nall\n"), "{stdout}");
+    let called: BTreeSet<_> = stdout.lines().collect();
+    let record = include_str!("../../symbols.txt").lines();
+    let missing: Vec<_> = record
+        .filter(|name| name.starts_with("nccl") && !called.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
