@@ -208,6 +208,41 @@ static void finalize_in_a_group(void)
     }
 }
 
+/* More ranks of a host than kernels between GPUs are for. */
+static void many_ranks(void)
+{
+    enum { MANY = 9, FEW = 100 };
+    ncclComm_t many[MANY];
+    void *own[MANY];
+    SUCCEEDS(ncclCommInitAll(many, MANY, (int[MANY]){0}));
+    require(cuCtxSetCurrent(context) == 0, "a context");
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < MANY; i++) {
+        require(cuStreamCreate(&own[i], 1) == 0, "a stream");
+        SUCCEEDS(ncclAllReduce((void *)(uintptr_t)send[0], (void *)(uintptr_t)(recv[0] + 4 * FEW * i),
+                               FEW, ncclInt32, ncclSum, many[i], own[i]));
+    }
+    SUCCEEDS(ncclGroupEnd());
+    for (int i = 0; i < MANY; i++) {
+        require(cuStreamSynchronize(own[i]) == 0, "a call of many ranks");
+        sees(0, FEW * i + 5, 5 * MANY, "a sum of many ranks");
+        SUCCEEDS(ncclCommDestroy(many[i]));
+        require(cuCtxSetCurrent(context) == 0 && cuStreamDestroy_v2(own[i]) == 0, "a stream");
+    }
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+}
+
+/* Two ranks on one GPU are refused where that is not allowed. */
+static void refuse_a_shared_gpu(void)
+{
+    require(setenv("SPARK_CCL_SHARE_GPU", "0", 1) == 0, "setenv");
+    FAILS(ncclCommInitAll(all, size, (int[RANKS]){0}), ncclInvalidArgument, "rank 1");
+    require(strstr(ncclGetLastError(NULL), "SPARK_CCL_SHARE_GPU") != NULL, "how it is allowed");
+    for (int i = 0; i < RANKS; i++) {
+        SUCCEEDS(ncclCommAbort(all[i]));
+    }
+}
+
 /* Memory of a GPU is refused by a communicator of host memory. */
 static void refuse_on_the_host(void)
 {
@@ -277,12 +312,16 @@ int main(void)
     multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,
           "is no memory that the driver of device 0 knows of");
+    FAILS(ncclAllReduce((void *)(uintptr_t)send[0], seen, 1, ncclInt32, ncclSum, comm, NULL),
+          ncclInvalidArgument, "receive buffer of rank 0");
     for (int i = 0; i < RANKS; i++) {
         SUCCEEDS(ncclCommDestroy(all[i]));
     }
     leave_late();
     finalize_in_a_group();
     abort_calls();
+    many_ranks();
+    refuse_a_shared_gpu();
     refuse_on_the_host();
     for (int i = 0; i < RANKS; i++) {
         SUCCEEDS(ncclMemFree((void *)(uintptr_t)send[i]));

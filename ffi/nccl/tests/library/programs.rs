@@ -99,6 +99,19 @@ fn all_operations_work_on_host_memory() {
 }
 
 #[test]
+fn what_callers_do_wrong_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(compile(directory.path(), "wrong"))
+        .env_clear()
+        .env("SPARK_CCL_BACKEND", "host")
+        .env("SPARK_CCL_TIMEOUT", "60")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.stdout, b"right\n", "{said}");
+}
+
+#[test]
 fn ranks_go_on_after_a_death_and_leave_nothing_behind() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "ends");
