@@ -46,9 +46,6 @@ while IFS=$'\t' read -r todo name folder program; do
             roots:: collectives:: graphs:: messages:: late:: \
             --skip the_data_of_a_process_that_has_exited "$@"
 done <"$libraries/programs"
-# Slots on GPUs, which fake RDMA devices write.
-test_programs --workspace --test on_device >"$libraries/programs"
-on_fakes "$(awk -F'\t' '$2 == "on_device" { print $4 }' "$libraries/programs")" -q "$@"
 test_programs --workspace --lib >"$libraries/programs"
 cuda=$(awk -F'\t' '$2 == "spark_ccl_cuda" { print $4 }' "$libraries/programs")
 (cd crates/cuda && on_fakes "$cuda" -q "$@")

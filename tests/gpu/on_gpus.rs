@@ -51,7 +51,7 @@ fn written_by_devices() {
         gpus.each(&over_rdma().set("SPARK_CCL_PATH", path), |comm| {
             let said = comm.device_path().unwrap();
             assert!(said.contains(IN_GPUS), "{said}");
-            for len in [1, 100, 2000, 40_001] {
+            for len in [0, 1, 100, 2000, 40_001] {
                 at_once_and_in_graphs(&comm, len);
             }
             comm.finalize().unwrap();
