@@ -69,7 +69,8 @@ pub use opening::builder::Builder;
 pub use plan::Explanation;
 pub use spark_ccl_bootstrap::{Cancel, UniqueId};
 pub use spark_ccl_config::{
-    AlgorithmChoice, Backend, GpuLayout, GpuWire, Layout, Links, Net, ParseAlgorithmsError, Path,
+    AlgorithmChoice, Backend, GpuLayout, GpuWire, Layout, Links, MOST_CTAS, Net,
+    ParseAlgorithmsError, Path,
 };
 pub use spark_ccl_control::{Fault, Late, Member};
 pub use spark_ccl_fork::Forked;

@@ -8,8 +8,8 @@ use crate::reader::Reader;
 /// More than any host has.
 const MAX_DEVICE: usize = 1023;
 const MOST_SET_ASIDE: usize = 256 << 20;
-/// Kernels have no more.
-const MOST_CTAS: usize = 32;
+/// The most CTAs that a kernel takes, with [`Backend::Engine`](crate::Backend::Engine).
+pub const MOST_CTAS: usize = 32;
 const MOST_IN_SLOTS: usize = 8 << 20;
 
 /// How device memory is used.

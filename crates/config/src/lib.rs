@@ -35,7 +35,7 @@ pub use algorithm::{AlgorithmChoice, ParseAlgorithmsError};
 pub use choice::{Backend, Family, GpuProtocol, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 pub use env::{Env, Origin, Value};
 pub use error::Error;
-pub use gpu::Gpu;
+pub use gpu::{Gpu, MOST_CTAS};
 pub use log::Log;
 pub use nccl::Nccl;
 pub use observe::{Inspector, InspectorFormat, Observe, Record};

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::time::Duration;
 
-use spark_ccl::{Backend, Builder, Communicator, Net, UntypedCall};
+use spark_ccl::{Backend, Builder, Communicator, MOST_CTAS, Net, UntypedCall};
 use spark_ccl_abi::arguments::{given, text};
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_cuda::{Error, count, current_device};
@@ -36,9 +36,6 @@ const OPTIONS: usize = 64;
 /// Longer than any call: NCCL has no deadline.
 const NEVER: Duration = Duration::from_secs(40 * 24 * 3600);
 
-/// The most CTAs that `SPARK_CCL_GPU_CTAS` takes.
-const MOST_CTAS: c_int = 32;
-
 /// The user's configuration of a new communicator. Other hints are ignored.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -48,7 +45,7 @@ pub(crate) struct Options {
     /// What logs and errors call it.
     pub(crate) name: Option<String>,
     net: Option<Net>,
-    most_ctas: Option<c_int>,
+    most_ctas: Option<usize>,
 }
 
 impl Options {
@@ -102,7 +99,7 @@ impl Options {
             is_blocking,
             name: name.map(Cow::into_owned).filter(|name| !name.is_empty()),
             net: net.transpose()?,
-            most_ctas: most_ctas.map(|most| most.min(MOST_CTAS)),
+            most_ctas: most_ctas.map(|most| (most as usize).min(MOST_CTAS)),
         })
     }
 

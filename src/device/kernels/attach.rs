@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use spark_ccl_config::Path;
+use spark_ccl_config::{MOST_CTAS, Path};
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_fork::Owned;
 use spark_ccl_gpu::{Settings, Wire};
@@ -24,8 +24,6 @@ use crate::device::rank::DeviceRank;
 use crate::engine::Engine;
 use crate::error::Error;
 
-/// The most CTAs of a GPU that kernels take.
-const CTAS: usize = 32;
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
     comm: &Communicator,
@@ -138,7 +136,7 @@ fn ctas(all: &[ToldGpu], are_together: impl Fn(usize, usize) -> bool) -> u32 {
     };
     let of_rank = all.iter().enumerate().map(|(rank, gpu)| {
         let on_one = (0..all.len()).filter(|&other| share(rank, other)).count();
-        let that_fit = CTAS.min(usize::from(gpu.multiprocessors)) / on_one;
+        let that_fit = MOST_CTAS.min(usize::from(gpu.multiprocessors)) / on_one;
         that_fit.min(usize::from(gpu.most_ctas))
     });
     of_rank.min().unwrap_or(1).max(1) as u32
