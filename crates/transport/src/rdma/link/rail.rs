@@ -57,7 +57,7 @@ pub(super) struct Rail {
 }
 
 /// One write of a put.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct PutRequest {
     pub(super) piece: Piece,
     pub(super) to: Remote,

@@ -34,7 +34,9 @@ pub(in super::super) struct Puts {
 #[derive(Debug)]
 struct Put {
     number: u64,
-    parts: Vec<PutPart>,
+    /// The first `count` of these.
+    parts: [PutPart; PUT_PARTS],
+    count: usize,
     state: State,
 }
 
@@ -93,12 +95,7 @@ impl Core {
         };
         let number = self.puts.last + 1;
         self.puts.last = number;
-        let parts = parts.to_vec();
-        self.puts.under_way.push(Put {
-            number,
-            parts,
-            state: State::Again,
-        });
+        self.puts.under_way.push(Put::new(number, parts));
         // SAFETY: nothing writes the parts until the put has ended, or the link was abandoned or
         // dropped, as this function requires.
         unsafe { self.post_put(self.puts.under_way.len() - 1, rail) };
@@ -146,14 +143,14 @@ impl Core {
             return;
         };
         // Where the rail fails, the put waits for the end of requests that may have been posted.
-        let id = rail.posted + put.parts.len() as u64;
+        let id = rail.posted + put.count as u64;
         put.state = State::Posted { rail: index, id };
         let problem = match put.requests(rail, index, &self.registry, &puts.opened) {
             None => Some("memory of a put is not registered".to_owned()),
             // SAFETY: nothing writes the parts until the put has ended or the link was abandoned or
             // dropped, as this function requires. All of these come after the requests have ended,
             // or their queue pair was destroyed (`stop_rail`).
-            Some(requests) => match unsafe { rail.put(&requests) } {
+            Some(requests) => match unsafe { rail.put(&requests[..put.count]) } {
                 Ok(()) => None,
                 Err(error) => Some(error.to_string()),
             },
@@ -247,7 +244,7 @@ impl Core {
         while self.failed.is_none()
             && let Some(place) = self.puts.next_again()
         {
-            let parts = self.puts.under_way[place].parts.len();
+            let parts = self.puts.under_way[place].count;
             let Some(rail) = self.rail_for_put(parts) else {
                 return;
             };
@@ -267,19 +264,36 @@ impl Puts {
 }
 
 impl Put {
-    fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| u64::from(part.bytes)).sum()
+    /// A put of at least one part, and at most [`PUT_PARTS`].
+    fn new(number: u64, of: &[PutPart]) -> Self {
+        let mut parts = [of[0]; PUT_PARTS];
+        parts[..of.len()].copy_from_slice(of);
+        Self {
+            number,
+            parts,
+            count: of.len(),
+            state: State::Again,
+        }
     }
 
-    /// Its requests over a rail; `None` if a part is not registered.
+    fn parts(&self) -> &[PutPart] {
+        &self.parts[..self.count]
+    }
+
+    fn bytes(&self) -> u64 {
+        self.parts().iter().map(|part| u64::from(part.bytes)).sum()
+    }
+
+    /// Its requests over a rail, the first of which are for its parts; `None` if a part is not
+    /// registered.
     fn requests(
         &self,
         rail: &Rail,
         index: usize,
         registry: &Registry,
         opened: &[Opened],
-    ) -> Option<Vec<PutRequest>> {
-        let request = |part: &PutPart| {
+    ) -> Option<[PutRequest; PUT_PARTS]> {
+        let request = |part: &PutPart| -> Option<PutRequest> {
             let keys = rail.plan.keys(registry, part.from, part.bytes as usize)?;
             Some(PutRequest {
                 piece: Piece::new(part.from, part.bytes, keys.local),
@@ -287,6 +301,10 @@ impl Put {
                 may_be_inline: keys.is_of_host,
             })
         };
-        self.parts.iter().map(request).collect()
+        let mut requests = [request(&self.parts[0])?; PUT_PARTS];
+        for (to, part) in requests.iter_mut().zip(self.parts()).skip(1) {
+            *to = request(part)?;
+        }
+        Some(requests)
     }
 }
