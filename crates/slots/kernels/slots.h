@@ -1,6 +1,6 @@
 // A lane of slots in a launch: in each step of the call, a CTA fills slots for some peers, and
 // consumes slots of some. All of these peers get the same number of slots in a step, so that one
-// number counts them; lanes and peers that a call does not use stay as they are.
+// number counts them; lanes, peers and directions that a call does not use stay as they are.
 #pragma once
 
 #include "waits.h"
@@ -12,15 +12,17 @@ struct Edges {
     u32 from[COUNT];
 };
 
-// The lane in a call of `COUNT` steps. If `IS_AT_ONCE`, a slot's flag and record are read together,
-// so the GPU does not wait for one after the other.
-template <u32 COUNT, bool IS_AT_ONCE = HELD == 1>
+// The lane in a call of `COUNT` steps, or in the messages of a flow. If `IS_AT_ONCE`, a slot's flag
+// and record are read together, so the GPU does not wait for one after the other.
+template <u32 COUNT, bool IS_AT_ONCE = HELD == 1, bool IS_OF_MESSAGES = false>
 struct Slots {
     const SlotMember& member;
     Signed call;
     Edges<COUNT> edges;
     u32 lane;
     Waits waits;
+    // Where the host learns what begins and ends.
+    Journal* journal;
     // How many slots of each peer were filled and consumed in this launch, by step.
     u64 filled[COUNT], consumed[COUNT];
     // What this thread still has to tell: the peers whose slots it has consumed, and that the call
@@ -30,7 +32,12 @@ struct Slots {
 
     DEVICE Slots(const SlotMember& member, Signed call, Edges<COUNT> edges)
         : member(member), call(call), edges(edges), lane(cta()), waits(member, call.words),
-          filled(), consumed(), owed(0), owes_beginning(false) {}
+          journal(member.journal), filled(), consumed(), owed(0), owes_beginning(false) {}
+    // For messages, the first of which has this number.
+    DEVICE Slots(const SlotMember& member, Edges<COUNT> edges, Journal* journal, u64 number)
+        : member(member), call(), edges(edges), lane(member.lanes - 1),
+          waits(member, nullptr, number), journal(journal), filled(), consumed(), owed(0),
+          owes_beginning(false) {}
 
     // Begins a call in which `rounds` slots come in each step. Returns false if the rank has failed
     // before, the same in all threads of the CTA.
@@ -42,8 +49,14 @@ struct Slots {
             u64 total = before(peer).consumed + rounds * steps_of(edges.from, peer);
             store_long(counter(member.boxes[peer].inbox, WANTED), total);
         });
-        owes_beginning = cta() == 0;
+        owes_beginning = IS_OF_MESSAGES || cta() == 0;
         return true;
+    }
+    // Begins with the next message of this number.
+    DEVICE void next(u64 number, Signed message) {
+        call = message;
+        waits.number = number;
+        waits.words = message.words;
     }
 
     // Waits until the next slot for each peer may be filled. Returns whether it may.
@@ -124,34 +137,50 @@ struct Slots {
     }
     // Notes for the next launch how far the lane has come. The last CTA ends the call.
     DEVICE void end() {
-        any_thread(false);
-        for_peers(all(edges.to) | all(edges.from), [&](u32 peer) {
-            u64 filled = filled_for(peer), consumed = consumed_of(peer);
-            store_long(&before(peer).filled, filled);
-            store_long(&before(peer).consumed, consumed);
-        });
-        any_thread(false);
-        if (thread() != 0) {
+        if (!note()) {
             return;
         }
-        // From now on they count among the slots of earlier calls.
-        UNROLL for (u32 step = 0; step < COUNT; step++) filled[step] = consumed[step] = 0;
         // The other CTAs have told how many slots are wanted, and then counted: the host sees that
         // once this CTA tells that the call has ended. It may hear later how many they have
         // consumed.
         bool is_last = ctas() == 1 || count_up_in_order(&member.state->claims) == ctas() - 1;
         if (is_last) {
             store_long(&member.state->claims, 0);
-            store_long(&member.state->operations, waits.own_number() + 1);
+            store_long(&member.state->operations, own_number() + 1);
         }
         tell([&] {
             if (is_last) {
-                store_fenced(&member.journal->ended, waits.own_number() + 1);
+                store_fenced(&journal->ended, own_number() + 1);
             }
         });
     }
+    // Ends a flow whose messages up to this number have passed, which `count` counts.
+    DEVICE void end_messages(u64 number, u64* count) {
+        if (note()) {
+            store_long(count, number);
+            tell([&] { store_fenced(&journal->ended, number); });
+        }
+    }
 
 private:
+    // Notes how far the lane has come. Returns whether this is the thread that tells of it.
+    DEVICE bool note() {
+        any_thread(false);
+        for_peers(all(edges.to), [&](u32 peer) {
+            u64 filled = filled_for(peer);
+            store_long(&before(peer).filled, filled);
+        });
+        for_peers(all(edges.from), [&](u32 peer) {
+            u64 consumed = consumed_of(peer);
+            store_long(&before(peer).consumed, consumed);
+        });
+        any_thread(false);
+        // From now on they count among the slots of earlier calls.
+        UNROLL for (u32 step = 0; step < COUNT; step++) filled[step] = consumed[step] = 0;
+        return thread() == 0;
+    }
+    // The number among calls through slots, or among the messages of the flow.
+    DEVICE u64 own_number() const { return IS_OF_MESSAGES ? waits.number : waits.own_number(); }
     DEVICE static bool is_in(u32 ranks, u32 rank) { return (ranks >> rank & 1) != 0; }
     DEVICE static u32 all(const u32 (&ranks)[COUNT]) {
         u32 any = 0;
@@ -205,12 +234,12 @@ private:
     template <class More>
     DEVICE void tell(More more) const {
         if (owes_beginning) {
-            store_long(&member.journal->words[0], call.words[0]);
-            store_long(&member.journal->words[1], call.words[1]);
+            store_long(&journal->words[0], call.words[0]);
+            store_long(&journal->words[1], call.words[1]);
         }
         fence();
         if (owes_beginning) {
-            store_fenced(&member.journal->begun, waits.own_number() + 1);
+            store_fenced(&journal->begun, own_number() + 1);
         }
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (is_in(owed, peer)) {
@@ -261,7 +290,8 @@ private:
         Record now = record_of(peer);
         bool differs = !is_right(now, start, length);
         if (differs) {
-            waits.report(MISMATCH, peer, next_of(peer), 0, now.words[0], now.words[1]);
+            Reason reason = IS_OF_MESSAGES ? OTHER_MESSAGE : MISMATCH;
+            waits.report(reason, peer, next_of(peer), 0, now.words[0], now.words[1]);
         }
         return differs;
     }

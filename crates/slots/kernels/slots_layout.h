@@ -63,9 +63,10 @@ struct Passed {
     u64 sent;
 };
 
-// The kernels' report on calls, in the host's memory.
+// The kernels' report on calls, in the host's memory; and one on the messages of each flow. There, a
+// call is all that a launch has of the flow, with the number and the signature of the first message.
 struct Journal {
-    // How many calls through slots have begun, and ended.
+    // How many calls through slots, or messages, have begun, and ended.
     u64 begun;
     u64 ended;
     // The signature of the last call that has begun.
@@ -76,20 +77,22 @@ struct Journal {
 struct SlotMember {
     // By rank, without boxes for this one. In device memory.
     const Boxes* boxes;
-    // By rank and lane; then one for packets.
+    // By rank and lane; then one for packets; then by rank, how many messages were sent to it, as
+    // `filled`, and received, as `consumed`.
     Passed* passed;
     State* state;
     // How many calls have not gone through slots, in device memory.
     const u64* others;
     const Control* control;
     Failure* failure;
+    // Of calls; then by rank, of the messages from there, and to there.
     Journal* journal;
     // The bytes from a head of an outbox to the next, and from a slot or a payload to the next.
     u64 heads;
     u64 stride;
     // Where the packets of a box begin.
     u64 packets;
-    // The lanes of a box, and the slots of a lane.
+    // The lanes of a box, the last of which is for messages, and the slots of a lane.
     u32 lanes;
     u32 depth;
     u32 rank;
@@ -130,8 +133,40 @@ struct Exchanging {
     u32 settles;
 };
 
+// The most flows and messages of a launch.
+const u32 FLOWS = 2 * MAX_RANKS;
+const u32 MESSAGES = 80;
+
+// The messages of a launch to a rank, or from one.
+struct Flow {
+    u32 peer;
+    u32 is_sent;
+    // The places of its messages.
+    u32 begin;
+    u32 end;
+};
+
+struct Message {
+    u8* start;
+    u64 bytes;
+    // The bytes of each slot's payload but the last one's.
+    u64 piece;
+    // The signature, which must be the same at both ends.
+    u64 words[2];
+};
+
+// Messages of this rank: a flow for each CTA.
+struct Mailing {
+    SlotMember member;
+    Flow flow[FLOWS];
+    Message message[MESSAGES];
+};
+
 static_assert(sizeof(Record) == 48, "as in src/layout.rs");
 static_assert(sizeof(Boxes) == 40, "as in src/arguments.rs");
 static_assert(sizeof(Passed) == 24, "as in src/arguments.rs");
 static_assert(sizeof(SlotMember) == 96, "as in src/arguments.rs");
 static_assert(sizeof(Exchanging) == 216, "as in src/arguments.rs");
+static_assert(sizeof(Flow) == 16, "as in src/arguments.rs");
+static_assert(sizeof(Message) == 40, "as in src/arguments.rs");
+static_assert(sizeof(Mailing) == 3552, "as in src/arguments.rs");

@@ -19,11 +19,13 @@ struct Awaited {
 struct Waits {
     const SlotMember& member;
     const u64* words;
-    // The number of the call among all calls of the rank.
+    // The number of the call among all calls of the rank, or of the message among those of its flow.
     u64 number;
 
+    DEVICE Waits(const SlotMember& member, const u64* words, u64 number)
+        : member(member), words(words), number(number) {}
     DEVICE Waits(const SlotMember& member, const u64* words)
-        : member(member), words(words), number(member.state->operations + *member.others) {}
+        : Waits(member, words, member.state->operations + *member.others) {}
 
     // The call's number among calls through slots. Computed where it is needed, which saves
     // registers.

@@ -50,7 +50,8 @@ pub struct Passed {
 pub struct SlotMember {
     /// [`Boxes`] by rank, in device memory.
     pub boxes: u64,
-    /// [`Passed`] by rank and lane, then one for packets, in device memory.
+    /// [`Passed`] by rank and lane, then one for packets, then one by rank for the number of
+    /// messages, in device memory.
     pub passed: u64,
     /// `State` of `crates/gpu/kernels/layout.h`, in device memory.
     pub state: u64,
@@ -60,7 +61,8 @@ pub struct SlotMember {
     pub control: u64,
     /// `Failure` of `crates/gpu/kernels/layout.h`, in the host's memory.
     pub failure: u64,
-    /// `Journal` of `slots_layout.h`, in the host's memory.
+    /// `Journal` of `slots_layout.h`, of calls and then of the messages from and to each rank, in the
+    /// host's memory.
     pub journal: u64,
     /// [`Shape::heads`](crate::Shape::heads).
     pub heads: u64,
@@ -68,7 +70,7 @@ pub struct SlotMember {
     pub stride: u64,
     /// [`Shape::packets`](crate::Shape::packets).
     pub packets: u64,
-    /// [`Shape::lanes`](crate::Shape::lanes).
+    /// [`Shape::lanes`](crate::Shape::lanes); the last one is for messages.
     pub lanes: u32,
     /// [`Shape::depth`](crate::Shape::depth).
     pub depth: u32,
@@ -120,8 +122,56 @@ pub struct Exchanging {
     pub settles: u32,
 }
 
+/// The most flows of a launch.
+pub const FLOWS: usize = 16;
+/// The most messages of a launch.
+pub const MESSAGES: usize = 80;
+
+/// The messages of a launch to a rank, or from one.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Flow {
+    /// The other rank.
+    pub peer: u32,
+    /// Not 0 if this rank sends them.
+    pub is_sent: u32,
+    /// The place of the first of them among the launch's messages.
+    pub begin: u32,
+    /// The place behind the last one.
+    pub end: u32,
+}
+
+/// This rank's end of a message.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct Message {
+    /// The buffer's address on the GPU.
+    pub start: u64,
+    /// The bytes of the buffer.
+    pub bytes: u64,
+    /// The most bytes of a slot's payload.
+    pub piece: u64,
+    /// The signature, which must be the same at both ends.
+    pub words: [u64; 2],
+}
+
+/// Messages of a rank, with a flow for each CTA.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct Mailing {
+    /// The rank's part in its communicator.
+    pub member: SlotMember,
+    /// The flows.
+    pub flow: [Flow; FLOWS],
+    /// The messages of all flows.
+    pub message: [Message; MESSAGES],
+}
+
 // `slots_layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
 const _: () = assert!(size_of::<Boxes>() == 40);
 const _: () = assert!(size_of::<Passed>() == 24);
 const _: () = assert!(size_of::<SlotMember>() == 96);
 const _: () = assert!(size_of::<Exchanging>() == 216);
+const _: () = assert!(size_of::<Flow>() == 16);
+const _: () = assert!(size_of::<Message>() == 40);
+const _: () = assert!(size_of::<Mailing>() == 3552);

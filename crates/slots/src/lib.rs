@@ -48,7 +48,9 @@ mod slot;
 #[cfg(all(test, not(loom)))]
 mod written;
 
-pub use arguments::{Boxes, Exchanging, Passed, SlotMember};
+pub use arguments::{
+    Boxes, Exchanging, FLOWS, Flow, MESSAGES, Mailing, Message, Passed, SlotMember,
+};
 pub use carrier::Carrier;
 pub use copying::Copying;
 pub use error::Error;

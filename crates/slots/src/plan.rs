@@ -101,9 +101,8 @@ impl Plan {
             ..=SMALL_MOST => Kernel::Small,
             _ => Kernel::Large,
         };
-        let (lanes, payload) = (shape.lanes() as u64, shape.payload() as u64);
-        let even = (extent / (lanes * PIECES)).next_multiple_of(WORD);
-        let piece = even.max(least).min(payload);
+        let lanes = shape.lanes() as u64;
+        let piece = piece(extent / lanes, shape, least);
         Self {
             form,
             kernel,
@@ -116,6 +115,21 @@ impl Plan {
         }
     }
 
+    /// The most bytes of a slot's payload in a message of this many bytes, through a lane of boxes
+    /// of `shape`: at least `least`, if the message has so many.
+    ///
+    /// ```
+    /// use spark_ccl_slots::{Plan, Shape};
+    ///
+    /// let shape = Shape::new(8, 8, 64 << 10)?;
+    /// let piece = |bytes| Plan::piece_of_message(bytes, shape, 16 << 10);
+    /// assert_eq!([0, 128 << 10, 1 << 30].map(piece), [16 << 10, 32 << 10, 64 << 10]);
+    /// # Ok::<(), spark_ccl_slots::Error>(())
+    /// ```
+    pub fn piece_of_message(bytes: u64, shape: Shape, least: u64) -> u64 {
+        piece(bytes, shape, least)
+    }
+
     /// The threads of a CTA in a call of this many bytes.
     pub fn threads(&self, bytes: u64) -> u32 {
         let needed = match self.kernel {
@@ -126,6 +140,12 @@ impl Plan {
         let most = u64::from(self.kernel.most_threads());
         needed.next_multiple_of(WARP).clamp(WARP, most) as u32
     }
+}
+
+/// The bytes of a piece, of all that a CTA passes.
+fn piece(bytes: u64, shape: Shape, least: u64) -> u64 {
+    let even = (bytes / PIECES).next_multiple_of(WORD);
+    even.max(least).min(shape.payload() as u64)
 }
 
 #[cfg(test)]

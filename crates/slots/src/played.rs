@@ -3,6 +3,7 @@
 
 mod buffers;
 mod failures;
+mod messages;
 mod mixed;
 #[path = "../../gpu/tests/oracle/mod.rs"]
 mod oracle;
@@ -10,6 +11,7 @@ mod results;
 mod short;
 mod world;
 
+use std::ffi::c_void;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -17,9 +19,7 @@ use std::sync::OnceLock;
 use libloading::Library;
 use spark_ccl_testing::{Need, has};
 
-use crate::Exchanging;
-
-type Play = unsafe extern "C" fn(*const Exchanging, u32, u32, u32, u64, u32);
+type Play = unsafe extern "C" fn(*const c_void, u32, u32, u32, u64, u32);
 
 /// `play` of `tests/kernel.cpp`, if there is a compiler.
 fn play() -> Option<Play> {

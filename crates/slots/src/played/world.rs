@@ -1,6 +1,7 @@
 //! Ranks, calls, and the threads that run them.
 
 use std::collections::BTreeMap;
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::yield_now;
@@ -9,21 +10,25 @@ use spark_ccl_testing::scramble;
 use spark_ccl_types::{ReduceOp, Side};
 
 use super::buffers::{Buffers, Call};
+use super::messages::Mail;
 use super::{Play, play};
 use crate::conformance::{Make, PairEnd};
 use crate::{
-    Boxes, Carrier, Counter, Error, Exchanging, Form, Passed, PostBox, Proxy, Route, Shape,
-    SlotMember,
+    Boxes, Carrier, Counter, Error, Exchanging, Form, Mailing, Passed, PostBox, Proxy, Route,
+    Shape, SlotMember,
 };
 
 pub(super) const LANES: usize = 3;
-const SLOT: usize = 256;
+/// With the one for messages.
+const ALL_LANES: usize = LANES + 1;
+pub(super) const SLOT: usize = 256;
 /// The numbers of kernels in `tests/kernel.cpp`.
 const DIRECT: u32 = 0;
 const SHARED: u32 = 1;
 /// Added to these numbers for kernels that read slots as a GPU does.
 const AT_ONCE: u32 = 2;
 const PACKETS: u32 = 4;
+const MESSAGES: u32 = 5;
 
 /// A rank: the memory of its kernels.
 pub(super) struct Rank {
@@ -36,7 +41,7 @@ pub(super) struct Rank {
     others: Arc<AtomicU64>,
     control: Arc<[AtomicU64; 2]>,
     failure: Arc<[AtomicU64; 8]>,
-    journal: Arc<[AtomicU64; 4]>,
+    journal: Vec<[AtomicU64; 4]>,
 }
 
 /// The contents of `Failure`.
@@ -62,7 +67,16 @@ impl Rank {
 
     /// How many calls have begun, and ended.
     pub(super) fn calls(&self) -> [u64; 2] {
-        [0, 1].map(|word| self.journal[word].load(Ordering::Acquire))
+        self.journal(0)
+    }
+
+    /// How many messages have begun, and ended, in this direction.
+    pub(super) fn messages(&self, peer: usize, is_sent: bool) -> [u64; 2] {
+        self.journal(1 + 2 * peer + usize::from(is_sent))
+    }
+
+    fn journal(&self, place: usize) -> [u64; 2] {
+        [0, 1].map(|word| self.journal[place][word].load(Ordering::Acquire))
     }
 
     /// The contents of the packets of a slot that the rank has sent.
@@ -75,7 +89,7 @@ impl Rank {
     /// How many slots each lane should consume from each peer, and how many it has.
     pub(super) fn wanted(&self) -> Vec<[u64; 2]> {
         let inboxes = self.memory.iter().skip(1).step_by(2);
-        let lanes = inboxes.flat_map(|inbox| (0..LANES).map(move |lane| (inbox, lane)));
+        let lanes = inboxes.flat_map(|inbox| (0..ALL_LANES).map(move |lane| (inbox, lane)));
         let counters = [Counter::Wanted, Counter::Consumed];
         lanes
             .map(|(inbox, lane)| {
@@ -86,8 +100,8 @@ impl Rank {
 
     /// Sets the number of slots of packets that the rank has passed with each peer.
     fn start_packets_at(&mut self, number: u64) {
-        let of_packets = self.passed.last_mut().expect("one for packets");
-        of_packets.filled = number;
+        let of_packets = self.member.ranks as usize * ALL_LANES;
+        self.passed[of_packets].filled = number;
     }
 
     /// Counts a call that the rank has made another way.
@@ -119,7 +133,7 @@ impl World {
         form: Form,
         (ranks, ahead, depth): (usize, usize, usize),
     ) -> Self {
-        let shape = Shape::new(LANES, depth, SLOT).unwrap();
+        let shape = Shape::new(ALL_LANES, depth, SLOT).unwrap();
         // By rank and peer.
         let mut ends = BTreeMap::new();
         for (one, other) in (0..ranks).flat_map(|one| (0..one).map(move |other| (one, other))) {
@@ -138,7 +152,7 @@ impl World {
         for rank in 0..ranks {
             let ends: Vec<_> = (0..ranks).map(|peer| ends.remove(&(rank, peer))).collect();
             world.ranks.push(Rank::new(rank, &ends));
-            let proxy = |end: PairEnd| Proxy::new(end.outbox, end.inbox, end.carrier, 0..LANES);
+            let proxy = |end: PairEnd| Proxy::new(end.outbox, end.inbox, end.carrier, 0..ALL_LANES);
             world
                 .proxies
                 .push(ends.into_iter().flatten().map(proxy).collect());
@@ -158,24 +172,55 @@ impl World {
 
     /// Has each rank make its calls, and returns the buffers. A rank without calls is away.
     pub(super) fn run(&mut self, calls: &[Vec<Call>], seed: u64) -> Option<Vec<Vec<Buffers>>> {
-        let play = play()?;
-        let is_over = AtomicBool::new(false);
-        let (form, ahead, ranks) = (self.form, self.ahead, &self.ranks);
+        let ranks = self.ranks.len();
+        let made = calls.iter().enumerate().map(|(rank, calls)| {
+            let made = calls.iter().map(|&call| Buffers::new(call, rank, ranks));
+            made.collect()
+        });
+        let mut buffers: Vec<Vec<_>> = made.collect();
+        let launches = buffers.iter_mut().enumerate().map(|(rank, buffers)| {
+            let launches = buffers.iter_mut().map(|of| self.launch_of(rank, of));
+            launches.collect()
+        });
+        let launches: Vec<_> = launches.collect();
+        self.launch(&launches, seed)?;
+        Some(buffers)
+    }
+
+    /// A rank's launch of a call on buffers that stay until it has run.
+    pub(super) fn launch_of(&self, rank: usize, buffers: &mut Buffers) -> Launch {
+        let call = buffers.call;
         let manner = if self.is_at_once { AT_ONCE } else { 0 };
-        let kernel_of = |call: Call| match call.form(form, ranks.len()) {
+        let kernel = match call.form(self.form, self.ranks.len()) {
             _ if self.has_packets && call.is_short() => PACKETS,
             Form::Direct => manner + DIRECT,
             Form::Shared => manner + SHARED,
         };
-        let mut buffers: Vec<Vec<_>> = (calls.iter().enumerate())
-            .map(|(rank, calls)| {
-                let made = calls
-                    .iter()
-                    .map(|&call| Buffers::new(call, rank, ranks.len()));
-                made.collect()
-            })
-            .collect();
-        let barriers: Vec<_> = ranks.iter().map(|_| Barrier::new(LANES)).collect();
+        Launch {
+            kernel,
+            ctas: if kernel == PACKETS { 1 } else { call.ctas },
+            arguments: Arguments::Call(self.ranks[rank].arguments(buffers, self.form, self.ahead)),
+        }
+    }
+
+    /// A rank's launch of messages, whose buffers stay until it has run.
+    pub(super) fn launch_of_mail(&self, rank: usize, mail: &mut Mail) -> Launch {
+        let mailing = mail.mailing(self.ranks[rank].member);
+        Launch {
+            kernel: MESSAGES + u32::from(self.is_at_once),
+            ctas: mail.flows(),
+            arguments: Arguments::Mail(Box::new(mailing)),
+        }
+    }
+
+    /// Runs each rank's launches, one after the other.
+    pub(super) fn launch(&mut self, launches: &[Vec<Launch>], seed: u64) -> Option<()> {
+        let play = play()?;
+        let is_over = AtomicBool::new(false);
+        let ranks = &self.ranks;
+        // A thread for each CTA of a call, or for each flow.
+        let threads = LANES.max(2 * (ranks.len() - 1));
+        let barriers: Vec<_> = ranks.iter().map(|_| Barrier::new(threads)).collect();
         let slow = seed as usize % ranks.len();
         std::thread::scope(|scope| {
             for proxies in &mut self.proxies {
@@ -188,22 +233,15 @@ impl World {
                 });
             }
             let mut kernels = Vec::new();
-            for (rank, buffers) in buffers.iter_mut().enumerate() {
-                let launches = buffers.iter_mut();
-                let launches = launches.map(|of_call| Launch {
-                    kernel: kernel_of(of_call.call),
-                    ctas: of_call.call.ctas,
-                    arguments: ranks[rank].arguments(of_call, form, ahead),
-                });
-                let launches: Vec<_> = launches.collect();
-                for cta in 0..LANES as u32 {
-                    let (launches, barrier) = (launches.clone(), &barriers[rank]);
+            for (rank, launches) in launches.iter().enumerate() {
+                for cta in 0..threads as u32 {
+                    let barrier = &barriers[rank];
                     let cta = Cta {
                         number: cta,
                         seed: scramble(seed ^ u64::from(cta), rank as u64),
                         pauses: if rank == slow { 40 } else { 2000 },
                     };
-                    kernels.push(scope.spawn(move || cta.run(play, &launches, barrier)));
+                    kernels.push(scope.spawn(move || cta.run(play, launches, barrier)));
                 }
             }
             for kernel in kernels {
@@ -211,7 +249,7 @@ impl World {
             }
             is_over.store(true, Ordering::Relaxed);
         });
-        Some(buffers)
+        Some(())
     }
 
     pub(super) fn set_patience(&self, milliseconds: u64) {
@@ -239,11 +277,24 @@ fn goes_on(
 }
 
 /// A kernel of a rank's stream.
-#[derive(Clone)]
-struct Launch {
+pub(super) struct Launch {
     kernel: u32,
     ctas: u32,
-    arguments: Exchanging,
+    arguments: Arguments,
+}
+
+enum Arguments {
+    Call(Exchanging),
+    Mail(Box<Mailing>),
+}
+
+impl Launch {
+    fn arguments(&self) -> *const c_void {
+        match &self.arguments {
+            Arguments::Call(call) => std::ptr::from_ref(call).cast(),
+            Arguments::Mail(mailing) => std::ptr::from_ref(&**mailing).cast(),
+        }
+    }
 }
 
 /// The thread that plays a CTA in all launches.
@@ -256,22 +307,26 @@ struct Cta {
 impl Cta {
     fn run(&self, play: Play, launches: &[Launch], barrier: &Barrier) {
         for (call, launch) in launches.iter().enumerate() {
-            let Launch {
-                kernel,
-                ctas,
-                arguments,
-            } = launch;
-            let ctas = if *kernel == PACKETS { 1 } else { *ctas };
+            let Launch { kernel, ctas, .. } = *launch;
             // One launch after the other, as in a stream.
             barrier.wait();
             if self.number >= ctas {
                 continue;
             }
             let seed = self.seed ^ call as u64;
-            // SAFETY: the arguments have this layout, and name memory of the rank and buffers that
+            // SAFETY: the arguments have the kernel's layout, and name memory of the rank and buffers that
             // live until all threads have ended. Nothing else uses the buffers; calls run one after
             // the other.
-            unsafe { play(arguments, self.number, ctas, *kernel, seed, self.pauses) };
+            unsafe {
+                play(
+                    launch.arguments(),
+                    self.number,
+                    ctas,
+                    kernel,
+                    seed,
+                    self.pauses,
+                )
+            };
         }
     }
 }
@@ -288,13 +343,14 @@ impl Rank {
             })
         });
         let boxes: Vec<_> = boxes.collect();
-        let mut passed = vec![Passed::default(); ends.len() * LANES + 1];
+        let mut passed = vec![Passed::default(); ends.len() * (ALL_LANES + 1) + 1];
         let mut state = vec![0_u64; 3];
         let others = Arc::<AtomicU64>::default();
         let control = Arc::new([const { AtomicU64::new(0) }; 2]);
         control[1].store(60_000_000_000, Ordering::Relaxed);
         let failure = Arc::new([const { AtomicU64::new(0) }; 8]);
-        let journal = Arc::new([const { AtomicU64::new(0) }; 4]);
+        let journal = (0..1 + 2 * ends.len()).map(|_| [const { AtomicU64::new(0) }; 4]);
+        let journal: Vec<_> = journal.collect();
         let member = SlotMember {
             boxes: boxes.as_ptr().expose_provenance() as u64,
             passed: passed.as_mut_ptr().expose_provenance() as u64,
@@ -306,7 +362,7 @@ impl Rank {
             heads: shape.heads() as u64,
             stride: shape.stride() as u64,
             packets: shape.packets() as u64,
-            lanes: LANES as u32,
+            lanes: ALL_LANES as u32,
             depth: shape.depth() as u32,
             rank: rank as u32,
             ranks: ends.len() as u32,

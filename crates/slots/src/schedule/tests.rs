@@ -198,3 +198,87 @@ fn calls_of_all_kinds_follow_each_other_in_the_smallest_depth() {
         assert!(end(&calls, ranks, depth), "{ranks} {depth} {seed}");
     }
 }
+
+/// What a launch of a rank waits for: the steps of each of its roles, which run at the same time.
+type Roles = Vec<Vec<Step>>;
+
+/// Whether all ranks come to their end, each by launches of messages, one after the other.
+fn mail_ends(launches: &[Vec<Roles>], depth: usize) -> bool {
+    let ranks = launches.len();
+    let edges = vec![vec![Edge::default(); ranks]; ranks];
+    let mut world = Ranks { edges, depth };
+    // By rank, the launch, and how far each of its roles is.
+    let mut at: Vec<(usize, Vec<usize>)> = vec![(0, Vec::new()); ranks];
+    loop {
+        let mut moved = false;
+        for rank in 0..ranks {
+            let (launch, done) = &mut at[rank];
+            let Some(roles) = launches[rank].get(*launch) else {
+                continue;
+            };
+            done.resize(roles.len(), 0);
+            for (role, done) in roles.iter().zip(&mut *done) {
+                while let Some(&step) = role.get(*done)
+                    && world.advance(rank, step)
+                {
+                    *done += 1;
+                    moved = true;
+                }
+            }
+            if roles
+                .iter()
+                .zip(&*done)
+                .all(|(role, &done)| role.len() == done)
+            {
+                (*launch, *done) = (*launch + 1, Vec::new());
+                moved = true;
+            }
+        }
+        if !moved {
+            return at
+                .iter()
+                .zip(launches)
+                .all(|((at, _), all)| *at == all.len());
+        }
+    }
+}
+
+/// The roles of a ring: each rank sends this number of slots to the next one, and receives as many.
+fn ring(ranks: usize, slots: usize) -> Vec<Vec<Roles>> {
+    let of = |rank: usize| {
+        let (next, previous) = (1 << ((rank + 1) % ranks), 1 << ((rank + ranks - 1) % ranks));
+        // As `Mail::run`.
+        let mut sent = vec![Step::Fill(next); slots];
+        sent.push(Step::Settle(next));
+        vec![vec![sent, vec![Step::Consume(previous); slots]]]
+    };
+    (0..ranks).map(of).collect()
+}
+
+/// Of a depth of one, too; and only since roles do not wait for each other.
+#[test]
+fn rings_of_messages_pass_in_any_depth() {
+    for (ranks, depth) in (2..=8).flat_map(|ranks| (1..=8).map(move |depth| (ranks, depth))) {
+        let ring = ring(ranks, 5 * depth);
+        assert!(mail_ends(&ring, depth), "{ranks} {depth}");
+        let in_one_role = |launches: Vec<Roles>| {
+            let all = launches.into_iter().map(|roles| vec![roles.concat()]);
+            all.collect::<Vec<Roles>>()
+        };
+        let one_by_one: Vec<_> = ring.into_iter().map(in_one_role).collect();
+        assert!(!mail_ends(&one_by_one, depth), "{ranks} {depth}");
+    }
+}
+
+/// A message ends without its receiver if its slots have room in the receiver's box.
+#[test]
+fn a_message_needs_no_receiver_up_to_the_depth() {
+    for depth in 1..=8 {
+        for slots in [depth, depth + 1] {
+            let mut sent = vec![Step::Fill(0b10); slots];
+            sent.push(Step::Settle(0b10));
+            let away = [vec![vec![sent]], vec![]];
+            assert_eq!(mail_ends(&away, depth), slots == depth, "{slots} {depth}");
+        }
+    }
+}
