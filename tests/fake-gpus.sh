@@ -30,8 +30,8 @@ while IFS=$'\t' read -r todo name folder program; do
         SPARK_CCL_GPU_PINNED=1 on_fakes "$program" -q --skip messages:: --skip by_mail:: --skip unstaged:: "$@"
     # By pieces, as over links between hosts: what ends calls, and what does not.
     [ "$name" != staged ] ||
-        SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: ways:: failures:: \
-            processes:: "$@"
+        SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: by_mail:: messages:: \
+            ways:: failures:: processes:: "$@"
     # And over fake RDMA devices, which belong to one process. How calls fail does not depend on
     # the links.
     over_devices() {

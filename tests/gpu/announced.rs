@@ -81,3 +81,38 @@ fn a_rank_tells_for_whom_it_waits() {
         });
     }
 }
+
+#[test]
+fn a_rank_tells_whose_message_it_waits_for() {
+    let Some(observed) = Observed::new() else {
+        return;
+    };
+    let is_told = AtomicBool::new(false);
+    observed.gpus.each(&observed.builder(), |comm| {
+        let stream = stream_of(&comm);
+        let end = Instant::now() + 2 * SOON;
+        let is_late = || !is_told.load(Ordering::Acquire) && Instant::now() < end;
+        match comm.rank() {
+            0 => {
+                let mut got: CudaSlice<u64> = stream.alloc_zeros(LENS[1]).unwrap();
+                comm.recv(&mut got, 1).on(&stream).unwrap();
+                let Wait { call, for_rank, .. } = wait_of_rank_0(&observed);
+                assert_eq!(for_rank, Some(1), "{call}");
+                assert!(call.starts_with("recv(count 20001, "), "{call}");
+                is_told.store(true, Ordering::Release);
+                comm.wait(&stream).unwrap();
+                assert!(stream.clone_dtoh(&got).unwrap() == values(1, LENS[1]));
+            }
+            1 => {
+                while is_late() {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                let own = stream.clone_htod(&values(1, LENS[1])).unwrap();
+                comm.send(&own, 0).on(&stream).unwrap();
+                comm.wait(&stream).unwrap();
+            }
+            _ => {}
+        }
+        comm.finalize().unwrap();
+    });
+}

@@ -16,6 +16,7 @@ mod graphs;
 mod in_place;
 mod late;
 mod lengths;
+mod mail;
 mod means;
 mod messages;
 mod observed;

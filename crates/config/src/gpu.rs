@@ -10,7 +10,7 @@ const MAX_DEVICE: usize = 1023;
 const MOST_SET_ASIDE: usize = 256 << 20;
 /// The most CTAs that a kernel takes, with [`Backend::Engine`](crate::Backend::Engine).
 pub const MOST_CTAS: usize = 32;
-const MOST_IN_SLOTS: usize = 8 << 20;
+const MOST_IN_SLOTS: usize = 9 << 20;
 
 /// How device memory is used.
 #[derive(Debug, Clone, PartialEq, Eq)]

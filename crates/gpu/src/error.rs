@@ -169,7 +169,8 @@ pub enum Error {
 
 impl Error {
     /// The error of a launch, after this number of successful launches of the same operation.
-    pub(crate) fn after(self, launches: usize) -> Self {
+    #[must_use]
+    pub fn after(self, launches: usize) -> Self {
         match self {
             Self::Cuda(error) if launches > 0 => Self::InPart(error),
             error => error,

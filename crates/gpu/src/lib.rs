@@ -39,6 +39,7 @@
 mod call;
 mod channels;
 mod error;
+mod flows;
 mod kept;
 mod kernels;
 mod launch;

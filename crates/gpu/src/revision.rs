@@ -14,7 +14,7 @@ const fn with(settings: [u64; SETTINGS.len()]) -> u32 {
     hash = hashed(hash, include_bytes!("../kernels/manifest.json"));
     hash = hashed(hash, include_bytes!("plan.rs"));
     hash = hashed(hash, include_bytes!("message.rs"));
-    hash = hashed(hash, include_bytes!("staged/postings.rs"));
+    hash = hashed(hash, include_bytes!("flows.rs"));
     let mut index = 0;
     while index < ALIKE.len() {
         hash = hashed(hash, ALIKE[index]);

@@ -17,6 +17,7 @@ pub(crate) struct Kernels {
     direct_large: Function,
     shared_large: Function,
     packets: Function,
+    pub(crate) messages: Function,
 }
 
 impl Kernels {
@@ -27,6 +28,7 @@ impl Kernels {
             direct_large: kernels.function("slots_direct_large")?,
             shared_large: kernels.function("slots_shared_large")?,
             packets: kernels.function("slots_packets")?,
+            messages: kernels.function("slots_messages")?,
         })
     }
 
@@ -40,7 +42,8 @@ impl Kernels {
         }
     }
 
-    pub(crate) fn all(&self) -> [&Function; 4] {
+    /// The kernels of calls.
+    pub(crate) fn of_calls(&self) -> [&Function; 4] {
         [
             &self.direct_small,
             &self.direct_large,

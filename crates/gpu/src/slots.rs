@@ -4,6 +4,7 @@
 //! The proxies of `spark-ccl-slots`, which carry slots to the other ranks by the boxes of
 //! [`Slots::boxes`], are not here.
 
+mod mail;
 mod pairs;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use spark_ccl_slots::{
 };
 use spark_ccl_types::Operation;
 
+use crate::flows::Launch;
 use crate::kept::{Kept, Settles};
 use crate::launch::{Streams, first_turn, launch_in};
 use crate::layout::{MAX_RANKS, STATE_BYTES};
@@ -25,7 +27,8 @@ use crate::mailbox::Mailbox;
 use crate::slot_kernels::Kernels;
 use crate::{Call, Error, Stage, loaded};
 
-/// The most lanes, the slots of each, and their bytes: 4 MiB for a box.
+/// The most lanes of calls, the slots of each lane, and their bytes: with the lane of messages, 4.5
+/// MiB for a box.
 const LANES: u32 = 8;
 const DEPTH: usize = 8;
 const PAYLOAD: usize = 64 << 10;
@@ -57,7 +60,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Slots {
     member: SlotMember,
+    /// Of the boxes, and of the lanes of calls alone.
     shape: Shape,
+    of_calls: Shape,
     least: u64,
     parts: Kept<Parts>,
 }
@@ -103,7 +108,7 @@ impl Slots {
     pub const ROOTED: u64 = 512 << 10;
     /// The number of the rule that decides which calls go through slots. Raise it with each change
     /// of the rule: ranks with different rules would wait for each other.
-    pub(crate) const RULE: u64 = 8;
+    pub(crate) const RULE: u64 = 9;
 
     /// Whether there are kernels for this many ranks.
     pub fn are_for(ranks: usize) -> bool {
@@ -113,7 +118,7 @@ impl Slots {
     /// The depth of lanes, up to 8, with which the slots for data to and from another rank take at
     /// most `bytes`; 0 if there is no room for a slot.
     pub fn depth_within(bytes: usize, ctas: u32) -> usize {
-        (bytes / (2 * lanes(ctas) * PAYLOAD)).min(DEPTH)
+        (bytes / (2 * (lanes(ctas) + 1) * PAYLOAD)).min(DEPTH)
     }
 
     /// Reserves memory for a rank (of 2 to 8), and loads and warms up the kernels. The rank's
@@ -133,13 +138,14 @@ impl Slots {
         placement: Placement,
     ) -> Result<Self, Error> {
         let (rank, ranks) = (stage.rank(), stage.ranks());
-        let shape = Shape::new(lanes(ctas), depth, PAYLOAD)?.placed(placement);
-        let passed = (ranks * shape.lanes() + 1) * size_of::<Passed>();
+        let with = |lanes| Ok::<_, Error>(Shape::new(lanes, depth, PAYLOAD)?.placed(placement));
+        let (of_calls, shape) = (with(lanes(ctas))?, with(lanes(ctas) + 1)?);
+        let passed = (ranks * shape.lanes() + 1 + ranks) * size_of::<Passed>();
         let state = STATE_BYTES + ranks * size_of::<Boxes>();
         let block = DeviceBlock::zeroed(context, state + passed)?;
         let mailbox = Mailbox::new(context, PATIENCE)?;
         let [control, failure] = mailbox.addresses_for(context)?;
-        let journal = PinnedWords::new(context, JOURNAL)?;
+        let journal = PinnedWords::new(context, JOURNAL * (1 + 2 * ranks))?;
         let Pairs {
             boxes,
             on_device,
@@ -163,6 +169,7 @@ impl Slots {
                 ranks: ranks as u32,
             },
             shape,
+            of_calls,
             least,
             parts: Kept::new(Parts {
                 kernels: loaded::of_slots(context)?,
@@ -189,6 +196,7 @@ impl Slots {
         let _relaxed = relaxed(make_current(context)?)?;
         let plan = self.plan(Operation::AllReduce, 0);
         let mut nothing = self.nothing(&plan);
+        let mut no_messages = self.mailing(&Launch::default());
         let (grid, failed) = ([1, plan.threads(0)], self.member.state + FAILED);
         // SAFETY: the state and the boxes' addresses are in memory that `self` owns and that only
         // these kernels use. `failed` is set during the launches, so the kernels use nothing else.
@@ -198,9 +206,11 @@ impl Slots {
             stream.write(self.member.boxes, boxes)?;
             stream.write(failed, &[1_u32])?;
             let turn = first_turn(context);
-            for kernel in self.parts.kernels.all() {
+            let kernels = &self.parts.kernels;
+            for kernel in kernels.of_calls() {
                 launch_in(stream.inner(), kernel, grid, &mut nothing)?;
             }
+            launch_in(stream.inner(), &kernels.messages, grid, &mut no_messages)?;
             drop(turn);
             stream.write(failed, &[0_u32])?;
         }
@@ -229,14 +239,19 @@ impl Slots {
 
     /// The plan by which all ranks do an operation on blocks of this many bytes.
     pub fn plan(&self, operation: Operation, bytes: u64) -> Plan {
-        Plan::new(operation, bytes, self.ranks(), self.shape, self.least)
+        Plan::new(operation, bytes, self.ranks(), self.of_calls, self.least)
     }
 
     /// Which calls kernels have begun and ended. Once a call has ended, everything that its kernel
     /// has written to lanes is there. Packets may come later: each shows by itself that it has
     /// come.
     pub fn calls(&self) -> Calls {
-        let word = |place: usize| &self.parts.journal.words()[place];
+        self.reported(0)
+    }
+
+    /// What the kernels report at this place.
+    fn reported(&self, place: usize) -> Calls {
+        let word = |at: usize| &self.parts.journal.words()[JOURNAL * place + at];
         loop {
             // Acquire pairs with the kernels' fences in `Slots::tell` and `PacketExchange::begin`.
             let ended = word(1).load(Ordering::Acquire);

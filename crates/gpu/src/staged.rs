@@ -18,7 +18,7 @@ mod cut;
 mod host;
 mod kernels;
 mod layout;
-mod postings;
+mod posting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +29,11 @@ use host::HostPart;
 pub use host::{Buffers, Lane, Rung};
 pub(crate) use kernels::Kernels;
 use layout::{Manner, Passing, Posting, STAGE_CTAS, StageLayout, Transfer};
-use postings::{Launch, launches};
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 use spark_ccl_types::Side;
 
+use crate::flows::{Launch, launches};
 use crate::kept::{Kept, Settles};
 use crate::launch::{Streams, first_turn, launch_in};
 use crate::{Call, Error, Message, loaded};
@@ -125,7 +125,7 @@ impl Stage {
             stage: self.operations,
             transfer: Transfer::NOTHING,
         };
-        let mut posting = Launch::default().posting(self.messages);
+        let mut posting = Posting::new(self.messages, &Launch::default(), self.ranks);
         let (grid, failed) = ([1, LANES as u32], self.operations.failed);
         // SAFETY: the state is in memory that `self` owns and that only these kernels use. `failed`
         // is set during the launches, so the kernels use nothing else. If the driver fails, the
@@ -273,8 +273,12 @@ impl Stage {
             kernels, streams, ..
         } = &*self.parts;
         for (number, launch) in launches.iter().enumerate() {
-            let mut posting: Posting = launch.posting(self.messages);
-            let grid = [launch.ctas(), threads(launch.longest_piece())];
+            let mut posting = Posting::new(self.messages, launch, self.ranks);
+            let piece = |message: &Message| {
+                let cut = Cut::of_message(message.bytes, self.ranks);
+                cut.len().min(message.bytes)
+            };
+            let grid = [launch.ctas(), threads(launch.most(piece))];
             // SAFETY: the kernel's parameter has this layout. The buffers are as long as the
             // messages say, nothing else uses them until all have been passed, and this rank's
             // operations run one after the other, and at the same time as those of ranks on the

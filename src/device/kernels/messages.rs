@@ -103,10 +103,14 @@ impl MessageEnd {
 
 /// Describes the signature's words of a message as the receiver's call.
 pub(super) fn describe_received(words: [u64; 2]) -> String {
+    describe_message(received(words))
+}
+
+/// The signature's words of a message as the receiver's call has them.
+pub(super) fn received([head, tail]: [u64; 2]) -> [u64; 2] {
     let [send, recv] = [Operation::Send, Operation::Recv].map(|of| u64::from(of.code()));
-    let [head, tail] = words;
     let is_send = head & 0xff == send;
-    describe_message([if is_send { head ^ send ^ recv } else { head }, tail])
+    [if is_send { head ^ send ^ recv } else { head }, tail]
 }
 
 #[cfg(test)]

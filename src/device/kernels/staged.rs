@@ -72,6 +72,13 @@ impl BySlots {
         }
     }
 
+    /// Whether messages go through slots, of any length: one way for all, so that the receiver
+    /// finds a wrong one. Devices write them where the receiver's GPU copies them, and no processor
+    /// copies; nothing was measured.
+    pub(super) fn have_messages(self) -> bool {
+        matches!(self, Self::Put | Self::All)
+    }
+
     /// The shortest slots that carry calls of several slots, in bytes.
     pub(super) fn least(self) -> u64 {
         let [in_memory, over_links] = Slots::LEAST;
@@ -186,12 +193,7 @@ impl Staged {
         let (size, ranks) = (dtype.size(), self.stage.ranks());
         let bytes = count.saturating_mul(size) as u64;
         if is_of_messages(operation) {
-            let cut = Cut::of_message(bytes, ranks);
-            return Some(format!(
-                "staged, {} of up to {} bytes, one CTA for each peer and direction",
-                some(cut.pieces(), "piece"),
-                cut.elements(0).end
-            ));
+            return Some(self.explain_message(bytes));
         }
         let staged = if let Some(slots) = self.slots_for(operation, bytes) {
             by_slots(slots, operation, bytes)
@@ -213,6 +215,27 @@ impl Staged {
                 self.choice(operation, dtype, count as u64, false),
             ),
         })
+    }
+
+    fn explain_message(&self, bytes: u64) -> String {
+        let (how, pieces, most) = if let Some(slots) = self.slots_for_messages() {
+            let piece = slots.piece_of_message(bytes);
+            let pieces = if piece == 0 { 1 } else { bytes.div_ceil(piece) };
+            ("staged through slots", pieces, piece)
+        } else {
+            let cut = Cut::of_message(bytes, self.stage.ranks());
+            ("staged", cut.pieces(), cut.elements(0).end)
+        };
+        format!(
+            "{how}, {} of up to {most} bytes, one CTA for each peer and direction",
+            some(pieces, "piece")
+        )
+    }
+
+    /// The slots, if messages to and from other ranks go through them.
+    fn slots_for_messages(&self) -> Option<&Arc<Slots>> {
+        let (slots, by_slots) = self.slots.as_ref()?;
+        by_slots.have_messages().then_some(slots)
     }
 
     /// How the host does an operation of this many elements.
@@ -296,13 +319,25 @@ impl Staged {
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
-        let queue = &self.proxy_handle.0;
-        let expected = queue.expect_messages(messages.len(), is_capturing(stream)?);
+        let slots = self.slots_for_messages();
+        // Those to this rank itself go by pieces.
+        let is_by_slots = |message: &Message| slots.is_some() && message.peer != self.rank();
+        let (through, others): (Vec<_>, Vec<_>) = messages.iter().copied().partition(is_by_slots);
+        let (queue, is_captured) = (&self.proxy_handle.0, is_capturing(stream)?);
+        let expected = queue.expect_messages([through.len(), others.len()], is_captured);
         // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all
         // have passed; operations run one after the other, and at the same time as those of ranks
-        // on the same GPU; no graph of them outlives the stage, which `self` owns (this function's
-        // contract).
-        unsafe { self.stage.pass(messages, stream)? };
+        // on the same GPU; no graph of them outlives the stage and the slots, which `self` owns
+        // (this function's contract).
+        unsafe {
+            if let Some(slots) = slots.filter(|_| !through.is_empty()) {
+                slots.pass(&through, stream)?;
+            }
+            if !others.is_empty() {
+                let passed = self.stage.pass(&others, stream);
+                passed.map_err(|error| error.after(through.len()))?;
+            }
+        }
         expected.keep();
         proxy::wake();
         Ok(())

@@ -1,5 +1,7 @@
 //! What the kernel and Rust share: `kernels/staged_layout.h` has the same structures and numbers.
 
+use crate::flows::{FLOWS, MESSAGES};
+
 /// The most CTAs of an operation, each of which has a lane.
 pub(super) const STAGE_CTAS: usize = 8;
 /// The slots of a lane.
@@ -8,9 +10,6 @@ pub(super) const SLOTS: usize = 2;
 pub(super) const SLOT: usize = 512 << 10;
 /// In a slot, the output starts behind the input, at a multiple of this.
 pub(super) const GAP: usize = 64;
-/// The most flows and messages of a launch.
-pub(super) const FLOWS: usize = 32;
-pub(super) const MESSAGES: usize = 80;
 
 /// The words of 64 bits of a `Bell`, an `Answer`, and of what precedes them.
 pub(super) const LINE: usize = 8;

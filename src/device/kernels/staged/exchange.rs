@@ -8,12 +8,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use peer::Peer;
-use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
-use spark_ccl_gpu::{Calls, Rung, Slots, Stage};
+use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
+use spark_ccl_gpu::{Calls, MessageDirection, Rung, Slots, Stage};
+use spark_ccl_types::describe_message;
 use stall::Stall;
 
 use super::opened::OpenedBoxes;
 use crate::api::communicator::Communicator;
+use crate::device::kernels::messages::received;
 use crate::task::names::describe;
 
 /// A rank's calls that do not go by slots.
@@ -25,6 +27,14 @@ pub(super) struct Others {
     /// What the kernel has said of the last such call.
     pub(super) last: Option<Rung>,
     pub(super) is_done: bool,
+}
+
+/// A launch of messages that is under way, as far as one peer needs to come to it.
+struct Mail {
+    peer: usize,
+    /// The number of the first message on its pair, with the mark of messages, and its words.
+    sequence: u64,
+    words: [u64; 2],
 }
 
 /// The slots of one communicator.
@@ -42,9 +52,11 @@ pub(super) struct Exchange {
 impl Exchange {
     /// A kernel of slots may follow a kernel of the stage that failed, or that a fault has ended.
     /// Its slots are computed from a result that is not there, so they are not posted.
-    /// Slots are put into the boxes of peers if these are `opened`.
+    /// Slots are put into the boxes of peers if these are `opened`. `has_messages` says whether
+    /// messages go by slots.
     pub(super) fn new(
         (slots, opened): (Arc<Slots>, Option<OpenedBoxes>),
+        has_messages: bool,
         stage: &Arc<Stage>,
         parent: &Arc<Watch>,
     ) -> Self {
@@ -56,6 +68,7 @@ impl Exchange {
                 boxes,
                 Arc::new(move || stage.check().is_ok() && !parent.failed()),
                 opened.is_some(),
+                has_messages,
             )
         });
         Self {
@@ -132,38 +145,72 @@ impl Exchange {
         self.others = others.begun;
     }
 
-    /// Tells the other ranks for whom a call waits, if it does not progress.
+    /// Tells the other ranks for whom a call or a message waits, if it does not progress.
     pub(super) fn announce(&mut self, now: Instant, others: &Others, parent: &Watch) {
-        let calls = self.slots.calls();
-        if calls.begun == calls.ended {
+        let (calls, mail) = (self.slots.calls(), self.mail());
+        if calls.begun == calls.ended && mail.is_none() {
             return;
         }
-        if self
-            .stall
-            .is_to_be_told([calls.begun, self.slots.passed()], now)
-        {
+        let begun = calls.begun + mail.as_ref().map_or(0, |mail| mail.sequence);
+        if !self.stall.is_to_be_told([begun, self.slots.passed()], now) {
+            return;
+        }
+        if let Some(mail) = mail {
+            parent.announce(mail.sequence, mail.words, Some(mail.peer as u32));
+        } else {
             let sequence = DEVICE_MARK | (others.begun + calls.begun);
             parent.announce(sequence, calls.words, self.late());
         }
     }
 
+    /// The messages under way to or from a peer: one that has not sent its own, if there is one.
+    fn mail(&self) -> Option<Mail> {
+        let mut under_way = self.slots.messages().filter(|(_, of)| of.begun > of.ended);
+        let first = under_way.next()?;
+        let owes = |peer| self.peers.iter().any(|of| of.rank() == peer && of.owes());
+        let is_late = |((peer, way), _): &((usize, MessageDirection), Calls)| {
+            *way == MessageDirection::Receive && owes(*peer)
+        };
+        let late = std::iter::once(first).chain(under_way).find(is_late);
+        let ((peer, way), of) = late.unwrap_or(first);
+        Some(Mail {
+            peer,
+            sequence: POINT_TO_POINT_MARK | of.begun,
+            words: match way {
+                MessageDirection::Send => of.words,
+                MessageDirection::Receive => received(of.words),
+            },
+        })
+    }
+
     /// The peer that a call waits for: one that has sent nothing more, or else one that takes
-    /// nothing more.
+    /// nothing more. One that has not received a message yet does not hold up the call.
     fn late(&self) -> Option<u32> {
         let open = || self.peers.iter().filter(|peer| !peer.is_met());
-        let late = open().find(|peer| peer.owes()).or_else(|| open().next());
+        let late = open().find(|peer| peer.owes());
+        let late = late.or_else(|| open().find(|peer| peer.lacks()));
         late.map(|peer| peer.rank() as u32)
     }
 
-    /// The fault of a peer that makes it impossible to do a call.
+    /// The fault of a peer that makes it impossible to do a call, or to pass a message.
     pub(super) fn fault(&self, others: &Others, parent: &Watch) -> Option<Fault> {
-        let calls = self.slots.calls();
-        let (own, number) = (self.slots.rank(), others.begun + calls.begun);
+        let own = self.slots.rank();
         self.peers.iter().find_map(|peer| {
-            let words = || describe(calls.words);
-            let ended = peer.judge(number, words, own, parent);
+            let ended = peer.judge(|| self.under_way(others), own, parent);
             ended.or_else(|| self.differs(peer, others, parent))
         })
+    }
+
+    /// The number and the words of what is under way.
+    fn under_way(&self, others: &Others) -> (u64, String) {
+        if let Some(mail) = self.mail() {
+            return (mail.sequence, describe_message(mail.words));
+        }
+        let calls = self.slots.calls();
+        (
+            DEVICE_MARK | (others.begun + calls.begun),
+            describe(calls.words),
+        )
     }
 
     /// How many calls this rank's kernels have begun.
@@ -211,9 +258,11 @@ impl Exchange {
         }
     }
 
-    /// How many calls by slots are done: their kernels have ended, and the peers have their data.
+    /// How many calls and messages by slots are done: their kernels have ended, and the peers have
+    /// their data.
     pub(super) fn done(&self) -> u64 {
-        let ended = self.slots.calls().ended;
+        let messages: u64 = self.slots.messages().map(|(_, of)| of.ended).sum();
+        let ended = self.slots.calls().ended + messages;
         ended - u64::from(!self.is_met() && ended > 0)
     }
 
@@ -227,8 +276,9 @@ impl Exchange {
     /// come to a call whose data they have.
     pub(super) fn serves(&self) -> bool {
         let calls = self.slots.calls();
+        let is_under_way = calls.begun > calls.ended || self.mail().is_some();
         let mut peers = self.peers.iter().filter(|peer| !peer.has_ended());
-        peers.any(|peer| calls.begun > calls.ended || !peer.is_passed())
+        peers.any(|peer| is_under_way || !peer.is_passed())
     }
 
     /// Whether a kernel has given up.

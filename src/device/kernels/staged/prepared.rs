@@ -39,8 +39,16 @@ impl Prepared {
         Ok(Self {
             slots: slots.map(|boxes| (Arc::clone(&boxes.slots), boxes.by_slots)),
             puts: slots.is_some_and(|boxes| boxes.opened.is_some()),
-            exchange: boxes
-                .map(|boxes| Exchange::new((boxes.slots, boxes.opened), &stage, &parent)),
+            exchange: boxes.map(
+                |BoxesOf {
+                     slots,
+                     by_slots,
+                     opened,
+                 }| {
+                    let has_messages = by_slots.have_messages();
+                    Exchange::new((slots, opened), has_messages, &stage, &parent)
+                },
+            ),
             carrier: comm.twin()?,
             stage,
             parent,

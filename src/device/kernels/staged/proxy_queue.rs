@@ -10,7 +10,7 @@ use spark_ccl_log::{Condvar, Mutex};
 pub(super) struct ProxyQueue {
     /// How many operations and messages were enqueued, without those in graphs.
     expected: AtomicU64,
-    /// Whether there were messages among them.
+    /// Whether there were messages by pieces among them.
     has_messages: AtomicBool,
     /// Whether some were captured: graphs may be launched at any time.
     is_captured: AtomicBool,
@@ -57,10 +57,17 @@ impl ProxyQueue {
         self.expect_some(1, is_captured)
     }
 
-    /// Messages are about to be enqueued, or captured into a graph.
-    pub(super) fn expect_messages(&self, count: usize, is_captured: bool) -> Expected<'_> {
-        self.has_messages.store(true, Ordering::Relaxed);
-        self.expect_some(count as u64, is_captured)
+    /// Messages are about to be enqueued, or captured into a graph: some by slots, and others by
+    /// pieces.
+    pub(super) fn expect_messages(
+        &self,
+        [by_slots, by_pieces]: [usize; 2],
+        is_captured: bool,
+    ) -> Expected<'_> {
+        if by_pieces > 0 {
+            self.has_messages.store(true, Ordering::Relaxed);
+        }
+        self.expect_some((by_slots + by_pieces) as u64, is_captured)
     }
 
     fn expect_some(&self, count: u64, is_captured: bool) -> Expected<'_> {
@@ -71,7 +78,7 @@ impl ProxyQueue {
         Expected(&self.expected, count)
     }
 
-    /// Whether there have ever been messages.
+    /// Whether there have ever been messages by pieces.
     pub(super) fn has_messages(&self) -> bool {
         self.has_messages.load(Ordering::Relaxed)
     }

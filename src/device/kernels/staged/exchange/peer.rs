@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use spark_ccl_control::{DEVICE_MARK, Fault, Watch};
+use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_slots::{Counter, Error as SlotsError, Heard, Linked, PostBox, Progress, Proxy};
 
 use super::Others;
@@ -26,6 +26,8 @@ pub(super) struct Peer {
     may_post: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the boxes are registered, so that slots can be put.
     is_opened: bool,
+    /// Whether the peer may send messages, of which this rank knows nothing.
+    has_messages: bool,
     /// `None` before the first call.
     proxy: Option<Proxy<Linked>>,
     /// Since when the link carries nothing any more, and why.
@@ -40,6 +42,7 @@ impl Peer {
         [outbox, inbox]: [PostBox; 2],
         may_post: Arc<dyn Fn() -> bool + Send + Sync>,
         is_opened: bool,
+        has_messages: bool,
     ) -> Self {
         Self {
             rank,
@@ -47,6 +50,7 @@ impl Peer {
             inbox,
             may_post,
             is_opened,
+            has_messages,
             proxy: None,
             ended: None,
             rested: 0,
@@ -59,15 +63,16 @@ impl Peer {
         if self.ended.is_some() {
             return false;
         }
+        self.rested += 1;
+        let rests = self.rested < REST;
         if self.proxy.is_none() {
             let needs = self.is_used();
             // The peer may have made a call by slots that this rank makes another way.
-            if needs || !others.is_done {
+            if needs || !others.is_done || self.has_messages && !rests {
                 self.connect(carrier, needs);
             }
         }
-        self.rested += 1;
-        if self.rested < REST && self.is_met() {
+        if rests && self.is_met() {
             return false;
         }
         self.rested = 0;
@@ -126,12 +131,11 @@ impl Peer {
         }
     }
 
-    /// The fault of a link that has ended while the call of this number and words needs it. If the
-    /// peer has not said that it leaves, the control plane has some time to say why.
+    /// The fault of a link that has ended while what is `under_way`, by its number and words, needs
+    /// it. If the peer has not said that it leaves, the control plane has some time to say why.
     pub(super) fn judge(
         &self,
-        number: u64,
-        words: impl Fn() -> String,
+        under_way: impl Fn() -> (u64, String),
         own: usize,
         parent: &Watch,
     ) -> Option<Fault> {
@@ -144,11 +148,16 @@ impl Peer {
                 return None;
             }
             let ended = parent.latent_of(self.rank as u32);
-            return Some(ended.unwrap_or_else(|| Fault::Left {
-                rank: peer,
-                last_sequence: DEVICE_MARK | number.saturating_sub(1),
-                sequence: DEVICE_MARK | number,
-                words: words(),
+            return Some(ended.unwrap_or_else(|| {
+                let (sequence, words) = under_way();
+                let last = sequence & !(DEVICE_MARK | POINT_TO_POINT_MARK);
+                let mark = sequence - last;
+                Fault::Left {
+                    rank: peer,
+                    last_sequence: mark | last.saturating_sub(1),
+                    sequence,
+                    words,
+                }
             }));
         }
         if self.is_met() && self.are_consumed() {
@@ -229,7 +238,7 @@ impl Peer {
     }
 
     /// Whether calls need slots that have not come, or that the carrier has not taken.
-    fn lacks(&self) -> bool {
+    pub(super) fn lacks(&self) -> bool {
         let Some(proxy) = &self.proxy else {
             return self.is_used();
         };

@@ -1,35 +1,46 @@
-//! Divides messages among launches, flows and CTAs.
+//! Divides messages by way of the host among launches, flows and CTAs.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use super::cut::Cut;
-use super::host::Lane;
-use super::layout::{FLOWS, MESSAGES, Posting, StageFlow, StageLayout, StageMessage};
 use crate::{Error, Message, MessageDirection};
+
+/// The most flows and messages of a launch.
+pub(crate) const FLOWS: usize = 32;
+pub(crate) const MESSAGES: usize = 80;
 
 /// Messages that are passed by one kernel. Each flow, those to a rank or those from one, has a CTA
 /// of its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Launch {
-    flows: Vec<StageFlow>,
-    messages: Vec<StageMessage>,
+pub(crate) struct Launch {
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) messages: Vec<Message>,
+}
+
+/// The messages of a launch to a rank, or from one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Flow {
+    pub(crate) peer: usize,
+    pub(crate) way: MessageDirection,
+    /// The places of its messages.
+    pub(crate) places: Range<usize>,
 }
 
 /// The launches that pass some messages: one, if it has room for them. Otherwise, launch k has
 /// messages whose ends, at both ranks, are in a launch k, or in the one that has all. So launch k
 /// of each rank only needs launches up to k of the others.
-pub(super) fn launches(
+pub(crate) fn launches(
     messages: &[Message],
     rank: usize,
     ranks: usize,
 ) -> Result<Vec<Launch>, Error> {
-    let mut flows: BTreeMap<(usize, MessageDirection), Vec<&Message>> = BTreeMap::new();
+    let mut flows: BTreeMap<(usize, MessageDirection), Vec<Message>> = BTreeMap::new();
     for message in messages {
         let peer = message.peer;
         if peer >= ranks {
             return Err(Error::Peer { rank, peer, ranks });
         }
-        flows.entry((peer, message.way)).or_default().push(message);
+        flows.entry((peer, message.way)).or_default().push(*message);
     }
     let is_one = messages.len() <= MESSAGES && flows.len() <= FLOWS;
     let mut launches: BTreeMap<usize, Launch> = BTreeMap::new();
@@ -41,7 +52,10 @@ pub(super) fn launches(
         };
         for (turn, part) in flow.chunks(share).enumerate() {
             let launch = launches.entry(first + turn * step).or_default();
-            launch.add(Lane::of_messages(way, peer), way, part, ranks);
+            let begin = launch.messages.len();
+            launch.messages.extend(part);
+            let places = begin..launch.messages.len();
+            launch.flows.push(Flow { peer, way, places });
         }
     }
     Ok(launches.into_values().collect())
@@ -68,50 +82,13 @@ fn turns(
 }
 
 impl Launch {
-    fn add(&mut self, lane: Lane, way: MessageDirection, messages: &[&Message], ranks: usize) {
-        let begin = self.messages.len();
-        let mut pieces = 0;
-        for message in messages {
-            let cut = Cut::of_message(message.bytes, ranks);
-            pieces += cut.pieces();
-            self.messages.push(StageMessage {
-                start: message.address,
-                bytes: message.bytes,
-                piece: cut.len(),
-                words: message.words,
-            });
-        }
-        self.flows.push(StageFlow {
-            lane: lane.in_kernel(),
-            is_sent: u16::from(way == MessageDirection::Send),
-            begin: begin as u16,
-            pieces,
-        });
-    }
-
-    pub(super) fn ctas(&self) -> u32 {
+    pub(crate) fn ctas(&self) -> u32 {
         self.flows.len() as u32
     }
 
-    /// The bytes of the longest piece.
-    pub(super) fn longest_piece(&self) -> u64 {
-        let pieces = self.messages.iter();
-        pieces
-            .map(|message| message.piece.min(message.bytes))
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// The kernel's argument.
-    pub(super) fn posting(&self, stage: StageLayout) -> Posting {
-        let mut posting = Posting {
-            stage,
-            flow: [StageFlow::default(); FLOWS],
-            message: [StageMessage::default(); MESSAGES],
-        };
-        posting.flow[..self.flows.len()].copy_from_slice(&self.flows);
-        posting.message[..self.messages.len()].copy_from_slice(&self.messages);
-        posting
+    /// The most bytes of something of a message.
+    pub(crate) fn most(&self, bytes: impl Fn(&Message) -> u64) -> u64 {
+        self.messages.iter().map(bytes).max().unwrap_or(0)
     }
 }
 
@@ -131,17 +108,19 @@ mod tests {
         }
     }
 
-    /// By message: its launch.
-    fn places(messages: &[Message], rank: usize, ranks: usize) -> BTreeMap<(u32, u64), usize> {
+    /// By flow and message: its launch.
+    fn places(
+        messages: &[Message],
+        rank: usize,
+        ranks: usize,
+    ) -> BTreeMap<(usize, MessageDirection, u64), usize> {
         let launches = launches(messages, rank, ranks).unwrap();
         let mut places = BTreeMap::new();
         for (number, launch) in launches.iter().enumerate() {
             assert!(launch.flows.len() <= FLOWS && launch.messages.len() <= MESSAGES);
-            let ends = launch.flows.iter().skip(1).map(|flow| flow.begin as usize);
-            let ends = ends.chain([launch.messages.len()]);
-            for (flow, end) in launch.flows.iter().zip(ends) {
-                for message in &launch.messages[flow.begin as usize..end] {
-                    places.insert((flow.lane, message.words[0]), number);
+            for flow in &launch.flows {
+                for message in &launch.messages[flow.places.clone()] {
+                    places.insert((flow.peer, flow.way, message.words[0]), number);
                 }
             }
         }
@@ -163,10 +142,9 @@ mod tests {
             };
             let [first, last] = [0, ranks - 1].map(all);
             for number in 0..each {
-                let of = |way, peer| (Lane::of_messages(way, peer).in_kernel(), number);
                 let (send, receive) = (MessageDirection::Send, MessageDirection::Receive);
-                prop_assert_eq!(first[&of(send, ranks - 1)], last[&of(receive, 0)]);
-                prop_assert_eq!(first[&of(receive, ranks - 1)], last[&of(send, 0)]);
+                prop_assert_eq!(first[&(ranks - 1, send, number)], last[&(0, receive, number)]);
+                prop_assert_eq!(first[&(ranks - 1, receive, number)], last[&(0, send, number)]);
             }
         }
     }
@@ -179,9 +157,10 @@ mod tests {
             message(MessageDirection::Send, 1, 900),
         ];
         let launches = launches(&messages, 0, 2).unwrap();
-        let pieces: Vec<_> = launches[0].flows.iter().map(|flow| flow.pieces).collect();
-        assert_eq!((launches.len(), pieces), (1, vec![1, 7]));
-        assert_eq!(launches[0].longest_piece(), 150_000);
+        let flows = launches[0].flows.iter();
+        let places: Vec<_> = flows.map(|flow| flow.places.clone()).collect();
+        assert_eq!((launches.len(), places), (1, vec![0..1, 1..3]));
+        assert_eq!(launches[0].most(|message| message.bytes), 900_000);
         let words: Vec<_> = launches[0]
             .messages
             .iter()
