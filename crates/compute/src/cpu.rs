@@ -65,7 +65,9 @@ impl Cpu {
 /// `kernel` must be one for the job's type and operation, at a level that the machine supports. The
 /// conditions of [`Compute::start`] must hold for the job.
 unsafe fn compute(kernel: Kernel, job: &Job<'_>) {
-    // SAFETY: kernel and job are as this function requires, which is all that both require.
+    // SAFETY: `kernel` is one for the job's type and operation, and the machine supports its level.
+    // The job is as `Compute::start` demands. This function requires all of that, and neither
+    // `streaming::reduce` nor a kernel from element 0 on requires more.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if job.streaming != Streaming::Nothing {
@@ -86,9 +88,9 @@ impl Compute for Cpu {
         debug_assert!(!job.srcs.is_empty(), "a job needs a source");
         let kernel = self.kernels[job.dtype as usize][job.op as usize];
         // SAFETY: the job has a source, its operands hold `job.count` elements, no destination
-        // overlaps another operand partly, and nothing else uses them meanwhile: `Compute::start`
-        // requires that of its caller. `kernel` is of the job's type and operation, and of a level
-        // that the machine supports.
+        // overlaps another operand partly, and nothing else uses them meanwhile: this function
+        // requires that. `kernel` is of the job's type and operation, and of a level that the
+        // machine supports.
         unsafe {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]

@@ -60,9 +60,9 @@ impl<C: Compute> Compute for Delayed<C> {
                 false
             }
             Held::Waiting { job, .. } => {
-                // SAFETY: `Compute::start` required of its caller that the job has a source, and
-                // that its memory stays valid and untouched by others until the job is done. It is
-                // not yet: it is in `held`, and starts only once.
+                // SAFETY: the job has a source, and its memory stays valid and untouched by others
+                // until it is done: `start` has required that of every job in `held`. This one is
+                // not done: it is still there, and starts only once.
                 match unsafe { self.inner.start(&job.as_job()) } {
                     Started::Done => true,
                     Started::Pending(inner) => {
@@ -98,8 +98,8 @@ struct OwnedJob {
     divides: bool,
 }
 
-// SAFETY: the pointers are only used to run the job, and the caller of `Compute::start` keeps its
-// memory valid until then, no matter which thread polls.
+// SAFETY: the pointers are only used to run the job. `Compute::start` requires that their memory
+// stays valid and untouched by others until the job is done, no matter which thread polls.
 unsafe impl Send for OwnedJob {}
 
 impl OwnedJob {

@@ -26,8 +26,9 @@ impl Divided {
 /// A job that several threads work on.
 struct Whole<'a>(&'a Job<'a>);
 
-// SAFETY: the pointers are only used to run parts of the job, each by one thread. The caller of
-// `Compute::start` keeps their memory valid until the job is done, whichever thread uses it.
+// SAFETY: shared, the pointers only give each thread the pointers of its own part of the job, which
+// no other thread uses. `Compute::start` requires that their memory stays valid until the job is
+// done, whichever thread uses it.
 unsafe impl Sync for Whole<'_> {}
 
 impl Whole<'_> {
@@ -82,17 +83,19 @@ impl Compute for Divided {
         let size = job.dtype.size();
         let bytes = job.count * size;
         if !job.divides || self.helpers.count() == 0 || bytes < 2 * LEAST_PART {
-            // SAFETY: the caller promises the conditions of `start` for the job, and `cpu` gets the
-            // same job.
+            // SAFETY: the job has a source, and its operands are valid, apart or the same, and used
+            // by nothing else until it is done: this function requires that, and `start` of `cpu`,
+            // which gets the same job, requires no more.
             return unsafe { self.cpu.start(job) };
         }
         let each = self.helpers.part(bytes, LEAST_PART) / size;
         let (cpu, whole, count) = (self.cpu, Whole(job), job.count);
         self.helpers.share(count.div_ceil(each), &|number| {
             let first = number * each;
-            // SAFETY: the caller promises the conditions of `start` for the job. Its parts begin
-            // below its end, and do not overlap; each has one number, with which this is called
-            // once. `share` returns when all of these calls have, so before the job counts as done.
+            // SAFETY: the job is as `Compute::start` requires (this function's contract), and has
+            // these elements: `first` is below its end. Its parts do not overlap; each has one
+            // number, with which this is called once, so no other thread runs them. `share` returns
+            // when all of these calls have, so before the job counts as done.
             unsafe { whole.run(cpu, first, each.min(count - first)) };
         });
         Started::Done

@@ -144,8 +144,8 @@ impl Carrier for Linked {
             return Ok(false);
         }
         // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
-        // returned it, which is after the link has taken all of it, or the put has ended: the
-        // caller of this `post` has promised both.
+        // returned it, which is after the link has taken all of it, or the put has ended. This
+        // function requires both.
         Ok(unsafe { self.outgoing.post(slot, payload, consumed) })
     }
 

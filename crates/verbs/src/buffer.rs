@@ -222,8 +222,8 @@ impl<B: Buffer> std::fmt::Debug for Registered<B> {
 
 impl<B: Buffer> Drop for Registered<B> {
     fn drop(&mut self) {
-        // SAFETY: `self` is being dropped, and its fields have no drop of their own that would use
-        // them again.
+        // SAFETY: `self` is being dropped, and is not used after this. The region is
+        // `ManuallyDrop`, and no other field has a drop, so nothing takes them again.
         if let Err(error) = unsafe { self.release() } {
             spark_ccl_log::warn!("a buffer is never freed: {error}");
         }

@@ -55,7 +55,7 @@ impl Device {
             .map(|raw| Device {
                 list: Arc::clone(&list),
                 raw,
-                name: name(library, raw),
+                name: name(&list, raw),
             })
             .collect())
     }
@@ -92,15 +92,15 @@ impl fmt::Debug for Device {
     }
 }
 
-fn name(library: Library, device: NonNull<raw::ibv_device>) -> String {
-    // SAFETY: `device` was just listed, and each caller of this function holds the list until it
-    // returns, so the device is valid.
-    let name = unsafe { (library.api.ibv_get_device_name)(device.as_ptr()) };
+/// The name of a device of the list.
+fn name(list: &List, device: NonNull<raw::ibv_device>) -> String {
+    // SAFETY: `device` is one of `list`, which is borrowed, so it is valid.
+    let name = unsafe { (list.library.api.ibv_get_device_name)(device.as_ptr()) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: the name is a C string within the listed device, which is valid as long as the list.
-    // Each caller of this function holds that until it returns.
+    // SAFETY: the name is a C string within the device, which is valid as long as its list; that is
+    // borrowed until the name was copied.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()

@@ -71,9 +71,9 @@ impl CompletionQueue {
         let id = QUEUES.fetch_add(1, Ordering::Relaxed);
         let cqe = depth.min(i32::MAX as u32) as i32;
         let announce = channel.map_or(null_mut(), CompletionChannel::raw);
-        // SAFETY: `context` keeps the device open. The channel is null, or is held by the caller
-        // and belongs to this context. The queue's context pointer is a number that is never
-        // dereferenced.
+        // SAFETY: `context` keeps the device open. The channel is null, or borrowed by this
+        // function, and belongs to this context. The queue's context pointer is a number that is
+        // never dereferenced.
         let raw = unsafe {
             (context.api().ibv_create_cq)(
                 context.raw(),

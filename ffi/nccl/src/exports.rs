@@ -31,7 +31,8 @@ macro_rules! sent {
             // SAFETY: NCCL's function has this type, with numbers for the enumerations that it
             // returns.
             let function = unsafe { $real.function::<Function>(stringify!($name)) }?;
-            // SAFETY: the caller passes what NCCL demands of this function's arguments.
+            // SAFETY: the arguments are as NCCL demands, as for each function of the table, and
+            // each handle is now NCCL's own, or null.
             Ok(unsafe { function($($arg),*) })
         })
     }};
@@ -48,8 +49,8 @@ macro_rules! body {
     };
     (either $name:ident($($arg:ident: $type:ty)*) -> $output:ty, $function:path) => {
         match fallback::real() {
-            // SAFETY: the caller passes what NCCL demands of this function's arguments; the
-            // function that the row names demands no more.
+            // SAFETY: the arguments are as NCCL demands of its function of this name, as for each
+            // function of the table; the function that the row names demands no more.
             Ok(None) => unsafe { $function($($arg),*) },
             Ok(Some(real)) => sent!(real $name($($arg: $type)*) -> $output),
             Err(failure) => failed(failure),
@@ -63,8 +64,8 @@ macro_rules! body {
                 Err(failure) => return failed(failure),
             }
         }
-        // SAFETY: the caller passes what NCCL demands of this function's arguments; the function
-        // that the row names demands no more.
+        // SAFETY: the arguments are as NCCL demands of its function of this name, as for each
+        // function of the table; the function that the row names demands no more.
         unsafe { $function($($arg),*) }
     }};
 }

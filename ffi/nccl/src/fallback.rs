@@ -143,7 +143,8 @@ impl Real {
     pub(crate) fn group(&self, name: &str) -> Result<Progress, Failure> {
         // SAFETY: both functions of groups have this type.
         let function = unsafe { self.function::<unsafe extern "C" fn() -> c_int>(name) }?;
-        // SAFETY: the functions of groups demand nothing of their callers.
+        // SAFETY: the functions of groups take no arguments, and NCCL allows them at any time, on
+        // any thread.
         let result = unsafe { function() };
         self.passed(name, result)?;
         Ok(match Status::from_code(result) {

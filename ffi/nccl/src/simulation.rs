@@ -52,8 +52,8 @@ pub(crate) unsafe fn simulate_end(info: *mut ncclSimInfo_t) -> Status {
             *times.entry(ptr::from_ref(inner)).or_default() += estimate(inner, &call)?;
         }
         let longest = times.into_values().fold(0.0, f64::max);
-        // SAFETY: `info` is not null, and its magic says that it is a whole ncclSimInfo_t. The
-        // caller lets this function write it (its contract).
+        // SAFETY: `info` is not null, and its magic says that it is a whole ncclSimInfo_t. Such a
+        // structure can be written (this function's contract).
         unsafe { (*info).estimatedTime = longest as f32 };
         Ok(())
     })

@@ -41,7 +41,8 @@ impl Compute for Counting {
         if job.streaming == Streaming::Last {
             self.1.fetch_add(1, Relaxed);
         }
-        // SAFETY: `self.0` gets the same job, for which this function's caller promises the same.
+        // SAFETY: the job has a source, its operands are valid, and nothing else uses them until it
+        // is done: this function requires that, and `self.0` gets the same job.
         unsafe { self.0.start(job) }
     }
 

@@ -32,11 +32,13 @@ pub(super) unsafe fn copy_to(src: *const u8, dst: *mut u8, len: usize) {
     } else {
         len
     };
-    // SAFETY: this function requires all of that.
+    // SAFETY: `src` is readable and `dst` writable for `len` bytes, and they do not overlap: this
+    // function requires that. `most` is not 0: it is `PIECE`, or `len`, and without bytes nothing
+    // is copied.
     unsafe { copy_in_pieces(src, dst, len, most) };
 }
 
-/// Copies `len` bytes, at most `most` (not 0) by one call.
+/// Copies `len` bytes, at most `most` (not 0, unless `len` is) by one call.
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and they must not overlap.

@@ -183,7 +183,8 @@ pub(super) struct Ring {
 }
 
 // SAFETY: the pointers point into the segment, which is `Send` and `Sync` and kept alive by the
-// ring. They are used only through methods whose callers own the cell in question.
+// ring. Another thread may use them: what is atomic is accessed as such, and a cell only by the
+// side to which it belongs, as the methods that access one require.
 unsafe impl Send for Ring {}
 
 impl Ring {

@@ -49,8 +49,8 @@ struct Loan {
     payload: NonNull<[u8]>,
 }
 
-// SAFETY: the payload is only read. The caller of `lend` has promised that it stays valid and
-// unchanged until the loan has returned, no matter which thread owns the link.
+// SAFETY: the payload is only read. It stays valid and unchanged until the loan has returned, no
+// matter which thread owns the link: `lend`, which makes all of these, requires that.
 unsafe impl Send for Loan {}
 
 impl Tx {
@@ -132,12 +132,11 @@ impl Tx {
             return Err(not_lent(piece));
         };
         self.provide(cell, rest)?;
-        // SAFETY: the payload is valid until the caller of `lend` is told that it has returned or
-        // the link is withdrawn; the loan is still listed, so neither has happened. The bytes lie
-        // within the payload and within the body. The receiver asks only for its oldest message
-        // that it has not released, and reads the body only after the answer. Of the other messages
-        // that share the body, earlier ones have been released, and later ones wait until this one
-        // is.
+        // SAFETY: the payload is valid until the loan has returned or the link is withdrawn, as
+        // `lend` requires; the loan is still listed, so neither has happened. The bytes lie within
+        // the payload and within the body. The receiver asks only for its oldest message that it
+        // has not released, and reads the body only after the answer. Of the other messages that
+        // share the body, earlier ones have been released, and later ones wait until this one is.
         unsafe {
             let from = payload.cast::<u8>().add(piece.byte());
             let to = self.ring.body(cell);

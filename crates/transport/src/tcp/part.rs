@@ -54,9 +54,11 @@ impl<'a> Part<'a> {
     /// When they do not fit.
     pub(super) fn copy_to(self, room: &mut [u8]) -> &mut [u8] {
         let (place, rest) = room.split_at_mut(self.len());
-        // SAFETY: the bytes are valid for reads, so that `place`, which is borrowed mutably, is no
-        // part of them (contract of `lent`). Their owner may be writing there, which Rust's model
-        // does not allow: a race that decides nothing, see `frame.rs`.
+        // SAFETY: the bytes are valid for reads (contract of `lent`), so that `place`, which is
+        // borrowed mutably and as long, is no part of them. Their owner may be writing there.
+        // Rust's model has no word for that race, but it decides nothing: any bytes are a value,
+        // and only a peer that has the message already, and passes over it, gets those that are
+        // copied meanwhile.
         unsafe { ptr::copy_nonoverlapping(self.start(), place.as_mut_ptr(), place.len()) };
         rest
     }

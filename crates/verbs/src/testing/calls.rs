@@ -135,8 +135,8 @@ pub(super) unsafe extern "C" fn query_port(
     if number != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller passes initialised `ibv_port_attr` under the name of its leading part, as
-    // verbs.h does, and nothing else accesses them.
+    // SAFETY: `port` points to an initialised `ibv_port_attr` under the name of its leading part,
+    // which nothing else uses during the call, as for `ibv_query_port`.
     let port = unsafe { &mut *port.cast::<raw::ibv_port_attr>() };
     port.state = raw::IBV_PORT_ACTIVE;
     port.max_mtu = raw::IBV_MTU_4096;
@@ -222,8 +222,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     bytes: usize,
     access: c_int,
 ) -> *mut raw::ibv_mr {
-    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed, which is all that
-    // `reg_mr_iova2` needs: it does not access the memory.
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as for `ibv_reg_mr`.
+    // `reg_mr_iova2` needs no more: it does not access the memory.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -372,7 +372,8 @@ pub(super) unsafe extern "C" fn create_qp(
     options: *mut raw::ibv_qp_init_attr,
 ) -> *mut raw::ibv_qp {
     EXISTING.set(EXISTING.get() + 1);
-    // SAFETY: the caller passes initialised options, and a domain that exists.
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, and `options` are initialised, as
+    // for `ibv_create_qp`.
     let (pair, capacity) = unsafe { (raw_pair(domain, options), (*options).cap) };
     boxed(NullPair {
         pair,
@@ -424,7 +425,7 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller passes structures that may be written, and a queue pair that exists:
+    // SAFETY: both structures may be written, and the queue pair exists, as for `ibv_query_qp`:
     // `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
     unsafe {
         (*attributes).qp_state = (*pair).state;

@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     most: c_int,
     into: *mut raw::ibv_wc,
 ) -> c_int {
-    // SAFETY: the caller passes a queue that exists: `create_cq` boxed it as the first field of a
+    // SAFETY: the queue exists, as for `ibv_poll_cq`: `create_cq` boxed it as the first field of a
     // `NullQueue`, which is `repr(C)`. Only shared references to it are made.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
     let mut ended = lock(&queue.ended);
@@ -51,16 +51,19 @@ pub(super) unsafe extern "C" fn post_send(
     bad: *mut *mut raw::ibv_send_wr,
 ) -> c_int {
     let failure = failure();
-    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a
-    // time: `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
+    // SAFETY: the queue pair exists: `create_qp` boxed it as the first field of a `NullPair`, which
+    // is `repr(C)`. Nothing else uses it meanwhile: `QueuePair` borrows it exclusively in order to
+    // post.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
-    // SAFETY: the caller passes a list of initialised requests, which live during the call.
+    // SAFETY: `request` begins a list of initialised requests, which end with null and stay
+    // unchanged during the call, as for `ibv_post_send`.
     for entry in unsafe { list(request, |request| request.next) } {
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
+            // SAFETY: `bad` points to a pointer that may be written, as for each function that
+            // posts.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return errno;
         }
@@ -83,16 +86,19 @@ pub(super) unsafe extern "C" fn post_recv(
     bad: *mut *mut raw::ibv_recv_wr,
 ) -> c_int {
     let failure = failure();
-    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a
-    // time: `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
+    // SAFETY: the queue pair exists: `create_qp` boxed it as the first field of a `NullPair`, which
+    // is `repr(C)`. Nothing else uses it meanwhile: `QueuePair` borrows it exclusively in order to
+    // post.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
-    // SAFETY: the caller passes a list of initialised receives, which live during the call.
+    // SAFETY: `receive` begins a list of initialised receives, which end with null and stay
+    // unchanged during the call, as for `ibv_post_recv`.
     for entry in unsafe { list(receive, |receive| receive.next) } {
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
+            // SAFETY: `bad` points to a pointer that may be written, as for each function that
+            // posts.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return errno;
         }

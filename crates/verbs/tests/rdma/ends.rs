@@ -200,18 +200,18 @@ impl<Q> End<Q> {
     /// Writes bytes to the memory.
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= BYTES);
-        for (test_port, byte) in bytes.iter().enumerate() {
-            // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and
-            // never borrowed.
-            unsafe { self.start.add(offset + test_port).write_volatile(*byte) };
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: the place was checked to be within the `BYTES` bytes of the memory, which is
+            // never freed and never borrowed.
+            unsafe { self.start.add(offset + at).write_volatile(*byte) };
         }
     }
 
     /// Reads bytes of the memory.
     pub(crate) fn get(&self, offset: usize, bytes: usize) -> Vec<u8> {
         assert!(offset + bytes <= BYTES);
-        // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never
-        // borrowed.
+        // SAFETY: the place was checked to be within the `BYTES` bytes of the memory, which is
+        // never freed and never borrowed.
         (offset..offset + bytes)
             .map(|at| unsafe { self.start.add(at).read_volatile() })
             .collect()

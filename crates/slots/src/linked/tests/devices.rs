@@ -30,7 +30,8 @@ struct OverDevices {
 impl Carrier for OverDevices {
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
         // SAFETY: the slot was published, and is not written before it has completed; the peer has
-        // consumed the slot before it: this function's caller promises all that `post` requires.
+        // consumed the slot before it: this function requires that, and the carrier's own `post` no
+        // more.
         unsafe { self.linked.post(slot, payload, consumed) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {

@@ -141,8 +141,8 @@ impl LinkTx for Tx {
 
     unsafe fn put(&mut self, parts: &[PutPart]) -> Result<Option<u64>, LinkError> {
         // SAFETY: nothing writes the parts until the put has ended, or the link is withdrawn or
-        // dropped: this function's caller promises that. The core is dropped with the link, or by
-        // `upkeep`, which sends nothing new; then the memory's owner has deregistered it.
+        // dropped, as this function requires. The core is dropped with the link, or by `upkeep`,
+        // which sends nothing new; then the memory's owner has deregistered it.
         unsafe { self.core.lock().put(parts) }
     }
 

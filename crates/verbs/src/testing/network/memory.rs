@@ -18,7 +18,8 @@ pub(super) struct Region {
     pub(super) access: u32,
 }
 
-// SAFETY: the memory is only accessed by functions whose callers prove that they may.
+// SAFETY: the memory is the process's, and not a thread's. Only `read` and `write` access it, which
+// require that it is left to devices, or accessed by atomic operations, meanwhile.
 unsafe impl Send for Region {}
 
 /// Regions by the keys in requests: those of one domain, and of this end's keys or its peer's.

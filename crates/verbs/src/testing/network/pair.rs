@@ -96,9 +96,9 @@ pub(super) unsafe extern "C" fn modify_qp(
     attributes: *mut raw::ibv_qp_attr,
     _mask: c_int,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair that exists, which no other thread uses meanwhile, and
-    // attributes that are initialised: `create_qp` boxed the pair as the first field of a `Pair`,
-    // which is `repr(C)`.
+    // SAFETY: the queue pair exists: `create_qp` boxed it as the first field of a `Pair`, which is
+    // `repr(C)`. Nothing else uses it meanwhile: `QueuePair` is consumed in order to modify it. The
+    // attributes are initialised, as for `ibv_modify_qp`.
     let (pair, to) = unsafe { (&mut *pair.cast::<Pair>(), &*attributes) };
     let end = &pair.end;
     let is_next = match to.qp_state {
@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller passes structures that may be written, and a queue pair that exists:
+    // SAFETY: both structures may be written, and the queue pair exists, as for `ibv_query_qp`:
     // `create_qp` boxed it as the first field of a `Pair`, which is `repr(C)`.
     unsafe {
         let pair = &*pair.cast::<Pair>();
@@ -158,13 +158,16 @@ pub(super) unsafe extern "C" fn post_send(
     request: *mut raw::ibv_send_wr,
     bad: *mut *mut raw::ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as
-    // the first field of a `Pair`, which is `repr(C)`.
+    // SAFETY: the queue pair exists during the call: `create_qp` boxed it as the first field of a
+    // `Pair`, which is `repr(C)`. Only `modify_qp` borrows it exclusively, and not meanwhile:
+    // `QueuePair` is borrowed in order to post.
     let pair = unsafe { &*pair.cast::<Pair>() };
-    // SAFETY: the caller passes a list of initialised requests, which live during the call.
+    // SAFETY: `request` begins a list of initialised requests, which end with null and stay
+    // unchanged during the call, as for `ibv_post_send`.
     for entry in unsafe { list(request, |request| request.next) } {
         if !pair.end.queues.posted_sends.add() {
-            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
+            // SAFETY: `bad` points to a pointer that may be written, as for each function that
+            // posts.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }
@@ -182,13 +185,16 @@ pub(super) unsafe extern "C" fn post_recv(
     receive: *mut raw::ibv_recv_wr,
     bad: *mut *mut raw::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair that exists during the call: `create_qp` boxed it as
-    // the first field of a `Pair`, which is `repr(C)`.
+    // SAFETY: the queue pair exists during the call: `create_qp` boxed it as the first field of a
+    // `Pair`, which is `repr(C)`. Only `modify_qp` borrows it exclusively, and not meanwhile:
+    // `QueuePair` is borrowed in order to post.
     let pair = unsafe { &*pair.cast::<Pair>() };
-    // SAFETY: the caller passes a list of initialised receives, which live during the call.
+    // SAFETY: `receive` begins a list of initialised receives, which end with null and stay
+    // unchanged during the call, as for `ibv_post_recv`.
     for entry in unsafe { list(receive, |receive| receive.next) } {
         if !pair.end.queues.posted_receives.add() {
-            // SAFETY: `bad` is a pointer that the caller passes to be written during the call.
+            // SAFETY: `bad` points to a pointer that may be written, as for each function that
+            // posts.
             unsafe { *bad = from_ref(entry).cast_mut() };
             return libc::ENOMEM;
         }

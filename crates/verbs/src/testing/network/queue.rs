@@ -155,7 +155,8 @@ pub(super) unsafe extern "C" fn poll_cq(
     most: c_int,
     into: *mut raw::ibv_wc,
 ) -> c_int {
-    // SAFETY: the caller passes a queue that exists during the call.
+    // SAFETY: the queue is from `create_cq` and exists during the call, as for libibverbs'
+    // function.
     let queue = unsafe { of(queue) };
     let arrivals = queue
         .arrivals
@@ -176,7 +177,8 @@ pub(super) unsafe extern "C" fn poll_cq(
 
 /// Also notifies of unsolicited completions.
 pub(super) unsafe extern "C" fn req_notify_cq(queue: *mut raw::ibv_cq, _: c_int) -> c_int {
-    // SAFETY: the caller passes a queue that exists during the call.
+    // SAFETY: the queue is from `create_cq` and exists during the call, as for libibverbs'
+    // function.
     let is_armed = &unsafe { of(queue) }.end.is_armed;
     is_armed.store(true, Ordering::Relaxed);
     fence(Ordering::SeqCst);

@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn reg_mr(
     access: c_int,
 ) -> *mut raw::ibv_mr {
     // SAFETY: `domain` is from `alloc_pd` and has not been freed, and the memory stays mapped while
-    // it is registered: the caller of this function promises both.
+    // it is registered, as for `ibv_reg_mr`.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
         Errno::EINVAL.set();
         return null_mut();
     }
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as the caller promises. The
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as for `ibv_reg_mr_iova2`. The
     // memory is not accessed.
     let made = unsafe { calls::reg_mr_iova2(domain, start, bytes, iova, access) };
     if made.is_null() {
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
             return null_mut();
         }
     };
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as the caller promises.
+    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as for `ibv_reg_dmabuf_mr`.
     let made = unsafe { calls::reg_dmabuf_mr(domain, offset, bytes, iova, fd, access) };
     if made.is_null() {
         return null_mut();

@@ -248,8 +248,9 @@ impl Core {
             let Some(rail) = self.rail_for_put(parts) else {
                 return;
             };
-            // SAFETY: the put has not ended, and the link was not abandoned, so nothing writes its
-            // parts: the caller of `put` has promised that.
+            // SAFETY: the put has not ended, and this end was neither abandoned, which fails it,
+            // nor dropped, after which no put waits to be done again. Until then nothing writes the
+            // parts, as `put` requires.
             unsafe { self.post_put(place, rail) };
         }
     }
