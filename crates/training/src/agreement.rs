@@ -15,7 +15,7 @@ pub(crate) struct Complaint {
     problem: String,
 }
 
-/// The bytes of a rank's text that others read at most.
+/// The most bytes of a rank's text that others read.
 const MOST: usize = 1 << 26;
 
 impl Complaint {

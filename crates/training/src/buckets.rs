@@ -121,7 +121,7 @@ pub struct Buckets {
     is_filled: Vec<bool>,
     /// The tensors in the order in which they became ready in this step.
     ready_order: Vec<usize>,
-    /// The next step's buckets, if they are others.
+    /// The next step's buckets, if they differ.
     next: Option<Layout>,
     /// Whether the order of the first step is known.
     is_ordered: bool,
@@ -406,8 +406,8 @@ impl Buckets {
         outcome
     }
 
-    /// Notes that parameters are being changed from now on: whatever stops that before
-    /// [`end`](Self::end), also a panic of the framework, leaves this rank with some of each.
+    /// Notes that parameters are being changed from now on. Whatever stops that before
+    /// [`end`](Self::end), even a panic of the framework, leaves this rank with old and new ones.
     pub(crate) fn begin_change(&mut self) {
         self.phase = Phase::Failed;
     }

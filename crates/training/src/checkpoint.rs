@@ -90,9 +90,9 @@ impl<O: Optimizer> DataParallel<O> {
         Ok(store.folder().join(&*String::from_utf8_lossy(&name)))
     }
 
-    /// Goes on from the newest checkpoint, by which parameters and state are replaced on all ranks,
-    /// and the state of a sampler, which is given new. The number of ranks may be another than when
-    /// it was written. `None` if there is no checkpoint. Collective.
+    /// Goes on from the newest checkpoint: replaces the parameters and makes their state on all
+    /// ranks, and sets `sampler`, which is new, to where the run was. The number of ranks may have
+    /// changed since it was written. `None` if there is no checkpoint. Collective.
     ///
     /// After [`recover`](Communicator::recover), `shrink` or a restart, this is the only way to a
     /// state that all ranks have alike: drop the old parameters and state.

@@ -49,7 +49,7 @@ const MOST_EPOCHS: u64 = 1 << 53;
 pub enum LastBatch {
     /// They are a smaller batch.
     Padded,
-    /// They are left out, other ones in each epoch.
+    /// They are left out: different ones in each epoch.
     Dropped,
 }
 

@@ -43,7 +43,7 @@ pub enum Values {
     Bf16(Vec<bf16>),
 }
 
-/// Does the same with the numbers of any type, of an enum with a variant for each.
+/// Evaluates an expression for the numbers of an enum that has a variant for each type of them.
 macro_rules! each {
     ($of:ident, $values:expr, $numbers:ident => $result:expr) => {
         match $values {

@@ -124,9 +124,10 @@ pub enum Sending {
 /// The longest message that can be lent. The bound lets its reader do other work between messages.
 pub const LEND_MOST: usize = 1 << 20;
 
-/// The most bytes of a step that are copied to slots rather than lent to a link that may send them
-/// again. A call's last bytes are hardly ever acknowledged when it ends, and the lent ones are
-/// copied then: out of colder caches than before they are sent, after asking the kernel in vain.
+/// Up to this many bytes of a step are copied to slots, and more are lent, over a link that may
+/// send them again. When a call ends, its last bytes are hardly ever acknowledged. Lent ones must
+/// be copied then: after the kernel was asked in vain, and out of colder caches than before they
+/// were sent.
 const SLOTS_SUFFICE: usize = 512 << 10;
 
 /// What memory a link can lend to its peer.
@@ -253,11 +254,11 @@ pub trait LinkTx: Send {
         Lends::Nothing
     }
 
-    /// Sends a message that is read where it lies, if that saves a copy: by the peer, or by the
-    /// kernel, again if it gets lost. [`lends`](Self::lends) tells how long it may be, and whether
-    /// a longer payload is sent as several, each but the last of a slot's size. Until it has
-    /// returned, it may be [held back](Self::holds_back): the peer may find out that it cannot read
-    /// it in place after all.
+    /// Sends a message without copying it, if that saves time: the peer reads it where it lies, or
+    /// the kernel does, again if it gets lost. [`lends`](Self::lends) tells how long it may be, and
+    /// whether a longer payload goes as several messages, each but the last of a slot's size.
+    /// Until it has returned, it may be [held back](Self::holds_back), because the peer may find
+    /// that it cannot read it in place after all.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
@@ -282,9 +283,9 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// What the peer must be [given](Self::take_opening) to [put](Self::put) something into ranges
-    /// of registered memory of this process, each with an address and a length; nothing, if they
-    /// are not registered. `None` if no link of this kind puts anything.
+    /// Describes ranges of registered memory of this process, each an address and a length, to the
+    /// peer, which [takes](Self::take_opening) this in order to [put](Self::put) something there.
+    /// Empty if a range is not registered; `None` if links of this kind put nothing.
     fn opening(&self, ranges: &[(u64, usize)]) -> Option<Vec<u8>> {
         let _ = ranges;
         None
@@ -293,7 +294,7 @@ pub trait LinkTx: Send {
     /// Takes the peer's [`opening`](Self::opening), which is not empty.
     ///
     /// # Errors
-    /// When no peer says that.
+    /// When no peer describes ranges like this.
     fn take_opening(&mut self, told: &[u8]) -> Result<(), LinkError> {
         let _ = told;
         Err(LinkError::Misuse("this link puts nothing".to_owned()))
@@ -301,8 +302,7 @@ pub trait LinkTx: Send {
 
     /// Begins to copy up to [`PUT_PARTS`] ranges into the memory that the peer has opened. Each
     /// becomes visible there after all of those before it: a part of one aligned word can be the
-    /// flag that says so. Nobody at the peer has to do anything. Returns the put's number; `None`:
-    /// not yet.
+    /// flag that says so. The peer does nothing for it. Returns the put's number; `None`: not yet.
     ///
     /// The put of a rail that fails is done again by another one, once nothing more can come by the
     /// first one. So the peer may get the same bytes again, until the put has
@@ -395,7 +395,7 @@ pub trait LinkRx: Send {
     /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once
     /// begun, the half can be used for nothing else until the whole message has been received: each
     /// further call passes the `room` for the bytes that are missing, for this message and those
-    /// that follow it. Where the processor reads it, the `helpers` may do so together.
+    /// that follow it. If processors copy it, the `helpers` share the work.
     ///
     /// # Safety
     /// From the first call on, a device may be writing to a `room` in
@@ -415,7 +415,7 @@ pub trait LinkRx: Send {
         Ok(Borrowing::Unable)
     }
 
-    /// Whether the peer has not withdrawn its loans, nor the registered memory that it has
+    /// Whether the peer has withdrawn neither its loans nor the registered memory that it has
     /// announced as readable. If so, what was read of them until now is valid. Always false over
     /// links that do not share memory.
     fn still_lends(&self) -> bool {
@@ -426,8 +426,8 @@ pub trait LinkRx: Send {
     fn release(&mut self);
 
     /// Prepares a wait. Check the link again afterwards: whatever arrives after that check ends the
-    /// wait, and so does progress of the peer for the link's sending half. On a link that cannot
-    /// promise this, the wait is blind.
+    /// wait, and so does progress of the peer for the link's sending half. A link that cannot
+    /// promise this makes the wait [blind](Wait::is_blind).
     fn arm(&mut self, wait: &mut Wait) {
         wait.be_blind();
     }

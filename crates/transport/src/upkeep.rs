@@ -25,7 +25,7 @@ pub(crate) trait Upkeep: Send + Sync {
 #[derive(Default)]
 struct Links {
     all: Vec<Weak<dyn Upkeep>>,
-    /// There is a thread that looks after them.
+    /// A thread looks after them.
     are_kept: bool,
 }
 

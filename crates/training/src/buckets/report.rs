@@ -1,5 +1,5 @@
-//! What ranks tell each other at the end of each step: its number, which gradients they lack, and
-//! which is not finite.
+//! The report that each rank gives the others at the end of a step: its number, the gradients that
+//! it lacks, and one that is not finite.
 
 use spark_ccl::Communicator;
 

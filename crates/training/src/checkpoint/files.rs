@@ -55,8 +55,8 @@ impl Checkpoints {
     }
 
     /// Makes the folder for a checkpoint that is being written, and removes what is left of those
-    /// that were never finished. Returns its name, which no other attempt has: a rank 0 that was
-    /// left behind in one may wake up, and must not end this one. A step before the newest one is
+    /// that were never finished. Returns its name, which no other attempt has: the rank 0 of an
+    /// earlier attempt may wake up, and must not finish this one. A step before the newest one is
     /// refused: it is of another run, and would be the first to be removed. So is a folder that
     /// another run has locked; `run` names this one.
     pub(super) fn prepare(&self, step: u64, run: &str) -> Outcome<String> {
@@ -107,8 +107,8 @@ impl Checkpoints {
         Ok(name)
     }
 
-    /// Removes what attempts have left that were never finished. Each gets another name first, so
-    /// that it can become no checkpoint meanwhile, nor lose files after it has become one.
+    /// Removes the folders of attempts that were never finished. Renames each first: it can then
+    /// neither become a checkpoint meanwhile, nor lose files after it has become one.
     fn remove_left(&self) -> Outcome<()> {
         let gone = |outcome: io::Result<()>| match outcome {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

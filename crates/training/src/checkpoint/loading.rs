@@ -1,4 +1,4 @@
-//! What is read of a checkpoint: all files are checked before anything is replaced.
+//! Reads a checkpoint: all files are checked before anything is replaced.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::optimizer::Optimizer;
 use crate::sampler::Sampler;
 use crate::shares::Share;
 
-/// What is read of a checkpoint, before anything is replaced.
+/// A checkpoint that is being read, or has been.
 pub(crate) struct Loading {
     pub(super) step: u64,
     pub(super) updates: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Loading {
     pub(super) sampler: Option<Sampler>,
     /// By tensor: all its parameters.
     pub(crate) parameters: Vec<Vec<f32>>,
-    /// By tensor: what this rank has of it.
+    /// By tensor: this rank's share.
     pub(crate) shares: Vec<Share>,
     /// By tensor: which elements were in a shard.
     seen: Vec<Vec<Range<usize>>>,
@@ -80,7 +80,7 @@ impl Loading {
         Ok(loading)
     }
 
-    /// Takes what a shard has of a tensor.
+    /// Takes a shard's part of a tensor.
     pub(crate) fn take(&mut self, file: &Path, model: &Model, record: &Record) -> Outcome<()> {
         let tensors = model.tensors();
         let Some(info) = tensors.get(record.tensor) else {

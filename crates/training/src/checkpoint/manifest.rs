@@ -11,7 +11,7 @@ use crate::model::{Model, TensorInfo};
 use crate::optimizer::Optimizer;
 use crate::sampler::Sampler;
 
-/// What tells a manifest from other JSON.
+/// Tells a manifest from other JSON.
 const FORMAT: &str = "spark-ccl checkpoint";
 /// The newest version that this build reads, and the one that it writes.
 const VERSION: u32 = 1;

@@ -11,7 +11,7 @@ pub(super) fn file_name(rank: usize, ranks: usize) -> String {
     format!("shard-{rank}-of-{ranks}")
 }
 
-/// What a rank saves.
+/// A rank's part of a checkpoint.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Shard {
     pub(crate) rank: usize,

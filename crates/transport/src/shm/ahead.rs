@@ -138,7 +138,7 @@ static JOBS: PerProcess<Mutex<Jobs>> = PerProcess::new();
 #[derive(Debug, Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
-    /// There is a thread that does them.
+    /// A thread does them.
     are_done: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Where they share none, a store to a line that the peer has read waits until the peer's cache has
 //! given it up: slots are filled 3 to 8 times as fast by stores past the caches. Near cores take up
-//! to 51 % longer with these (docs/what-bounds-it.md). What the system says of caches does not
-//! decide: threads move, and a virtual machine may be told that all of its processors share one.
+//! to 51 % longer with these (docs/what-bounds-it.md). The system's own description of caches is no
+//! help: threads move, and a virtual machine may be told that all of its processors share one.
 //!
 //! So the sender times loads of a line that the peer has just written, without the peer's help: on
 //! an EPYC they take 30 ns where a cache is shared, and 100 to 200 ns where none is. Nine are timed
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::LinkError;
 
-/// A line of a far peer takes longer: twice as long as a near one's, and half as long as a far
-/// one's, as far as was measured.
+/// Lines that take longer to load are of far peers. Near lines that were measured take about half
+/// of this, and far ones twice as long or longer.
 const FAR: Duration = Duration::from_nanos(75);
 /// The samples for one choice.
 const SAMPLES: usize = 9;
@@ -23,11 +23,11 @@ const SAMPLES: usize = 9;
 const SHORTER: usize = 1;
 /// A line that has waited for longer may have been evicted: even a near one comes from memory then.
 const FRESH: Duration = Duration::from_micros(100);
-/// The time between samples for one choice and for the next. The first one may be of ranks that the
-/// system has yet to move to cores of their own.
+/// The pause after a choice, before the samples for the next one. The first choice may be wrong
+/// soon: the system may have yet to move the ranks to cores of their own.
 const REST: Duration = Duration::from_millis(50);
-/// Messages without a look at the clock, during that time and after a look that gave no sample. Two
-/// looks follow, so that all repeats after 17 messages, and few calls send a multiple of that:
+/// Messages without a look at the clock, during that pause and after a look that gave no sample.
+/// Two looks follow, so that all repeats after 17 messages. Few calls send a multiple of that, so
 /// looks fall on all parts of a call.
 const PAUSE: u32 = 15;
 /// The time for which a change stands.

@@ -426,7 +426,7 @@ impl Outbox {
         }
     }
 
-    /// What an error of `send` means: that a connection is lost, and maybe the link.
+    /// Handles an error of `send`: the connection is lost, and maybe the link.
     fn give_up(&mut self, socket: usize, error: Errno) -> Result<(), LinkError> {
         let Some(error) = ended_by("send", error) else {
             return Ok(());

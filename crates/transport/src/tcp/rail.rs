@@ -109,7 +109,7 @@ pub(super) fn announce(rails: &mut [Rail]) {
 }
 
 impl Rail {
-    /// That of a connection. `None` if it stays within this host.
+    /// The rail of a connection; `None` if that stays within this host.
     pub(super) fn of(stream: &Arc<dyn Stream>) -> Option<Self> {
         let [own, peer] = stream
             .addresses()
@@ -150,6 +150,8 @@ impl Rail {
         }
     }
 
+    /// Whether nothing comes back over it at the moment.
+    ///
     /// # Errors
     /// Why the kernel has given the connection up.
     pub(super) fn is_silent(&self) -> rustix::io::Result<bool> {
@@ -174,7 +176,7 @@ impl Rail {
         }
     }
 
-    /// What people are to be told that is not `said`.
+    /// The text for people, unless `said` has it already. Notes it there.
     fn news(&self, heard: Heard, all: &[Self], said: &mut BTreeSet<String>) -> Option<String> {
         let name = self.route.to_string();
         match heard {
@@ -209,7 +211,7 @@ impl Rail {
 }
 
 impl ConnectionRoute {
-    /// Whether it joins other addresses.
+    /// Whether the two join different addresses.
     pub(super) fn differs(&self, other: &Self) -> bool {
         [self.own.ip(), self.peer.ip()] != [other.own.ip(), other.peer.ip()]
     }
@@ -225,12 +227,12 @@ impl ConnectionRoute {
         self.interface = Some(name.unwrap_or_else(|| "an unknown interface".to_owned()));
     }
 
-    /// How it is noted that the log tells of it as one that was added.
+    /// The entry of [`SAID`] for a spare one that carries.
     pub(super) fn as_carrier(&self) -> String {
         format!("data over {self}")
     }
 
-    /// How it is noted that the log tells of a connection by it that was lost.
+    /// The entry of [`SAID`] for a connection by this route that was lost.
     pub(super) fn as_lost(&self) -> String {
         format!("{self} is lost")
     }

@@ -42,7 +42,7 @@ pub(super) struct Link {
 struct Rails {
     /// In the order of the outbox's sockets; none if no cable can be pulled.
     all: Vec<Rail>,
-    /// The ways of spare ones that were lost, since one of the beginning has carried last.
+    /// The routes of spare ones that were lost since one of the beginning last carried.
     lost: Vec<ConnectionRoute>,
 }
 
@@ -63,7 +63,7 @@ impl Rails {
             let unnamed = |rail: &&mut Rail| rail.route.interface.is_none();
             for rail in self.all.iter_mut().filter(unnamed) {
                 rail.route.name(&interfaces);
-                // It was made after that loss.
+                // The connection was made after the loss of which the log tells.
                 SAID.get().lock().remove(&rail.route.as_lost());
             }
         }
@@ -163,7 +163,7 @@ impl Link {
             return;
         }
         if let Err(error) = upkeep::keep(self) {
-            // Only the timeout then ends what waits for a cable that is out.
+            // Without it, only the timeout ends a call that waits for a cable that is out.
             spark_ccl_log::warn!("no thread looks after a link over TCP: {error}");
         }
     }

@@ -36,7 +36,7 @@ pub(super) struct Spares {
 struct Asked {
     /// The least number that this end has not asked for and that is above those that came.
     next: usize,
-    /// None is asked for before.
+    /// No connection is asked for before this time.
     not_before: Option<Instant>,
     /// When the last one came, unless it is known that all are silent.
     came: Option<Instant>,

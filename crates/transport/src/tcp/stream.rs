@@ -92,14 +92,15 @@ impl Connection {
         }
     }
 
-    /// What an error of a call means to all of them.
+    /// Notes an error of a call, if it ends the connection; returns the one to report.
     fn note(&self, end: &mut End, error: Errno) -> Errno {
         // The kernel may refuse a call, also for memory that is not there.
         if info(&self.socket).is_ok_and(|info| info.tcpi_state != CLOSED) {
             return error;
         }
         *end.lost.get_or_insert_with(|| {
-            // So the kernel calls a reset that answers what was sent after the peer had closed.
+            // By this error, the kernel reports a reset that answers bytes sent after the peer had
+            // closed.
             end.is_by_peer |= error == Errno::PIPE;
             error
         })

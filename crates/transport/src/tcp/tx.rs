@@ -33,13 +33,12 @@ impl Tx {
         }
     }
 
-    /// Lets a link between hosts ask for one more connection when nothing comes back over any
-    /// that it has. Some thread, maybe the one that adds a connection or drops this half, calls
-    /// `ask` with the number of the connection that the link wants, which is above those of which
-    /// it was made, and the peer's addresses that are better avoided, the worst last; and with the
-    /// next number where none was [added](Entry::add) within
-    /// [`SPARE_WITHIN`](super::SPARE_WITHIN). The two ends of a connection are to be added at the
-    /// two ends of the link.
+    /// Lets a link between hosts ask for one more connection when nothing comes back over any that
+    /// it has. It calls `ask` on some thread, maybe the one that adds a connection or drops this
+    /// half. The arguments are the number of the wanted connection, which is above those of which
+    /// the link was made, and the peer's addresses to avoid, the worst last. If none was
+    /// [added](Entry::add) within [`SPARE_WITHIN`](super::SPARE_WITHIN), the link asks for the next
+    /// number. Each end of a connection is to be added to its end of the link.
     pub fn ask_by(&self, ask: impl Fn(usize, &[IpAddr]) + Send + Sync + 'static) -> Entry {
         self.link.spares.ask_by(Box::new(ask));
         Entry::of(&self.link)

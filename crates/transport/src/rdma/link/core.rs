@@ -330,8 +330,8 @@ impl Core {
         let _ = self.poll();
     }
 
-    /// Does the same, unless there was a poll since this was last called. It tries no dropped rail:
-    /// an outage that nobody has to notice would end the link, if it fell into a try.
+    /// Does the same, unless there was a poll since this was last called. Tries no dropped rail: an
+    /// outage during a try would end a link that nobody uses at the moment.
     pub(super) fn poll_if_neglected(&mut self) {
         if !self.was_polled {
             self.is_neglected = true;

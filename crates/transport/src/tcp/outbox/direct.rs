@@ -1,5 +1,5 @@
-//! Messages that are sent from memory that may change at once: what the kernel does not accept of
-//! one that it has begun is copied.
+//! Sends messages from memory that may change as soon as the call returns: the rest of one that the
+//! kernel has accepted in part is copied.
 
 use super::super::buffers::PAYLOAD;
 use super::super::ended_by;
@@ -10,9 +10,10 @@ use super::{AT_ONCE, BATCH, Outbox};
 use crate::LinkError;
 
 impl Outbox {
-    /// Sends messages of a slot's length from elsewhere, the last of which may be shorter, as far
-    /// as the kernel accepts them now. Of one that it has begun, or of the first, the rest is
-    /// copied to a buffer. Returns how many bytes the sent messages have, and the copied one.
+    /// Sends the payload as messages of a slot's length, the last of which may be shorter, as far
+    /// as the kernel accepts them now. If it accepts one in part, or not even the first, the rest
+    /// of that one is copied to a buffer. Returns how many bytes of the payload were sent or
+    /// copied.
     pub(in crate::tcp) fn send_from(
         &mut self,
         payload: &[u8],
@@ -65,7 +66,7 @@ impl Outbox {
         Ok(sent)
     }
 
-    /// Keeps a message in a buffer, of whose frame the kernel has accepted that many bytes.
+    /// Keeps a message in a buffer. The kernel has accepted `sent` bytes of its frame.
     fn copy_rest(
         &mut self,
         payload: &[u8],
@@ -81,7 +82,7 @@ impl Outbox {
         self.add(Frame::new(bytes, PAYLOAD + payload.len()));
         let outgoing = &mut self.sockets[socket];
         if sent > 0 {
-            // Nothing was queued then.
+            // Nothing was queued: otherwise the kernel would not have been asked.
             outgoing.written = sent;
         }
         outgoing.queue.push_back(message);

@@ -244,7 +244,7 @@ impl Core {
         ids.max().unwrap_or(0)
     }
 
-    /// Marks what a failed rail has not delivered to be requested again.
+    /// Marks loans that a failed rail has not delivered: they are requested again.
     pub(super) fn ask_again(&mut self, failed: usize, ended: u64) {
         for loan in &mut self.loans {
             loan.state = match loan.state {

@@ -51,7 +51,7 @@ enum State {
 }
 
 impl Core {
-    /// What the peer needs to write into these ranges; nothing, if they are not registered.
+    /// Describes these ranges to the peer, which writes into them; empty if one is not registered.
     pub(in super::super) fn opening(&self, ranges: &[(u64, usize)]) -> Vec<u8> {
         let open = |&(start, bytes): &(u64, usize)| {
             // Dropped rails are included: they may return.
@@ -183,7 +183,7 @@ impl Core {
         });
     }
 
-    /// A put that was found ended.
+    /// Takes a put that was found to have ended.
     pub(in super::super) fn ended_put(&mut self) -> Option<u64> {
         self.puts.ended.pop_front()
     }

@@ -43,7 +43,7 @@ impl Core {
                 slots: &self.outgoing,
                 control: &mut self.control,
             };
-            // While nobody polls, a try that the peer does not know of ends, as none begins.
+            // While nobody polls, no try begins, and one that the peer does not know of ends.
             let is_neglected = self.is_neglected && attempt.is_unknown_to_peer();
             attempt.advance(environment, is_ending || is_neglected);
             self.order.set_silent(dead.rail, !attempt.may_be_in_use());
