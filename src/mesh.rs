@@ -267,7 +267,7 @@ impl Mesh {
         if !self.owner.reaches(link_id.0) {
             made.route.push_str(", passed on by other ranks");
         }
-        // Once for all lines to the peer.
+        // Once for all links to the peer.
         if let Some(unbound) = made.unbound
             && self.unbound.insert(link_id.0)
         {
@@ -308,7 +308,7 @@ impl Mesh {
             }
             // Both ends know it, and either may ask for the sockets.
             Outcome::Tcp(problem) => {
-                // Once for all lines to the peer.
+                // Once for all links to the peer.
                 if self.without_rails.insert(link_id.0) {
                     let name = self.owner.describe(link_id.0);
                     spark_ccl_log::warn!("TCP to {name}, not RDMA: {problem}");

@@ -24,7 +24,7 @@ pub(super) struct FoundGpu {
     multiprocessors: u16,
 }
 
-/// What a rank tells the others about its GPU.
+/// A GPU as its rank describes it to the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ToldGpu {
     /// The revision of the rank's kernels.
@@ -37,9 +37,9 @@ pub(super) struct ToldGpu {
     pub(super) most_ctas: u8,
 }
 
-/// The length of what a rank tells: the bus id (at most 16 bytes), the model (cut off where it is
-/// too long), the kernels' revision, the most CTAs, the number of multiprocessors and the
-/// generation. Zeros if the rank has no GPU.
+/// The length of this description in bytes: the bus id (at most 16 bytes), the model (cut off
+/// where it is too long), the kernels' revision, the most CTAs, the number of multiprocessors and
+/// the generation. Zeros if the rank has no GPU.
 const BYTES: usize = 100;
 const PLACE: usize = 28;
 const MODEL: usize = 64;
@@ -99,8 +99,8 @@ fn no_such_device(comm: &Communicator, own: usize, devices: usize) -> Error {
     }
 }
 
-/// What all ranks tell about their GPUs; `None` for a rank that lacks what the backend needs.
-/// Collective.
+/// The GPUs of all ranks as these describe them; `None` for a rank that lacks what the backend
+/// needs. Collective.
 pub(super) fn tell_gpu(
     comm: &Communicator,
     found: Option<&FoundGpu>,

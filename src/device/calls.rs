@@ -14,8 +14,8 @@ const CAPTURES: usize = 16;
 /// How many ends of calls are kept beside the last one's.
 const WAYPOINTS: usize = 64;
 
-/// What was enqueued with a communicator. Its calls run one after the other, even if they are in
-/// different streams.
+/// The calls that were enqueued with a communicator. They run one after the other, even if they are
+/// in different streams.
 pub(super) struct Calls {
     /// How long each call may take that is enqueued from now on.
     pub(super) timeout: Duration,
@@ -24,13 +24,13 @@ pub(super) struct Calls {
     longest: Duration,
     /// The number of calls.
     pub(super) count: u64,
-    /// What all these calls consist of.
+    /// The collectives and messages in all of them.
     pub(super) made: DeviceCalls,
     /// The event after the last call, until it is known to have run.
     pub(super) last: Option<Arc<RecordedEvent>>,
     /// The last call that is known to have run.
     pub(super) passed: u64,
-    /// What the calls that are known to have run consist of.
+    /// The collectives and messages in the calls that are known to have run.
     pub(super) ran: DeviceCalls,
     waypoints: Waypoints,
     /// The watched call, until it has run.
@@ -39,7 +39,7 @@ pub(super) struct Calls {
     captured: Vec<(u64, Arc<RecordedEvent>)>,
     /// Whether calls were captured: their graphs may be launched at any time.
     is_captured: bool,
-    /// What the captured calls consist of.
+    /// The collectives and messages in the captured calls.
     in_graphs: DeviceCalls,
 }
 
@@ -114,7 +114,7 @@ impl Waypoints {
 pub(super) struct CallEnd {
     /// The number of calls up to it.
     pub(super) calls: u64,
-    /// What these calls consist of.
+    /// The collectives and messages in these calls.
     pub(super) made: DeviceCalls,
     event: Arc<RecordedEvent>,
     /// How long they may take: the longest time limit of any.

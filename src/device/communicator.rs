@@ -1,5 +1,5 @@
-//! What communicators offer for device memory: the context, allocation, registration, waiting. It
-//! passes everything to the engine, and does not know which one that is.
+//! The methods of communicators for device memory: the context, allocation, registration, waiting.
+//! They pass everything to the engine, whichever that is.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use spark_ccl_sched::Rank;
 /// The most words: a payload of this length still fits into a message's header over shared memory.
 const MOST: usize = 5;
 
-/// What a rank says to another one about their part of an operation.
+/// A rank's description, for another one, of their part in an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct CallDetails {
     words: [u64; MOST],

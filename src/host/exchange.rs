@@ -24,7 +24,7 @@ pub(super) enum Progress {
     Steps(u64),
 }
 
-/// What is exchanged.
+/// An exchange of a task.
 struct Exchange<'a> {
     task: &'a Task,
     tag: u64,

@@ -1,4 +1,4 @@
-//! What an operation has lent to its peers: they read it where it lies.
+//! The loans of an operation: memory that its peers read where it lies.
 
 use spark_ccl_sched::Rank;
 

@@ -1,5 +1,5 @@
-//! The links of a communicator, and what else its operations share: the reducer, and what an
-//! operation waits for (`Obstacle`).
+//! The links of a communicator and the reducer, which its operations share; and what an operation
+//! waits for (`Obstacle`).
 //!
 //! Links that are not made yet come from the mesh. Nothing here knows schedules.
 
@@ -16,16 +16,16 @@ use spark_ccl_transport::{
 use super::call_details::Disagreement;
 use crate::mesh::{Halves, LANES, LinkId, Mesh, index};
 
-/// What all operations of a communicator work with.
+/// The links of a communicator, and all else that its operations share.
 pub(crate) struct Wires {
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) slot_bytes: usize,
     mesh: Mesh,
-    /// By line: the sender and the receiver of the link, if it is made.
+    /// By link id: the sender and the receiver of the link, if it is made.
     tx: Vec<Option<Box<dyn LinkTx>>>,
     rx: Vec<Option<Box<dyn LinkRx>>>,
-    /// The lines to others whose links are made.
+    /// The links to others that are made.
     made: Vec<LinkId>,
     pub(crate) compute: Box<dyn Compute>,
     /// Help with long calls.
@@ -37,7 +37,7 @@ pub(crate) struct Wires {
     scratch: Vec<u8>,
     /// Start of `scratch`.
     pub(super) scratch_base: *mut u8,
-    /// Lines whose links hold committed bytes back.
+    /// Links that hold committed bytes back.
     pub(crate) unflushed: Vec<LinkId>,
     pub(super) operands: Vec<Operand>,
     pub(super) targets: Vec<*mut u8>,
@@ -147,7 +147,7 @@ impl Wires {
         &self.mesh
     }
 
-    /// The lines to others whose links are made.
+    /// The links to others that are made.
     pub(super) fn made(&self) -> &[LinkId] {
         &self.made
     }

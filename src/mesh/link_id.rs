@@ -25,7 +25,7 @@ pub(super) fn lane_and_socket(number: u32) -> (usize, usize) {
     (number as usize % LANES, number as usize / LANES)
 }
 
-/// The index of a line among all.
+/// The index of a link id among all.
 #[inline]
 pub(crate) fn index((peer, lane): LinkId) -> usize {
     peer as usize * LANES + lane

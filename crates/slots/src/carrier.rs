@@ -1,4 +1,4 @@
-//! The trait of what moves slots from an outbox to the peer's inbox.
+//! The trait of carriers, which move slots from an outbox to the peer's inbox.
 
 use crate::{Error, Slot};
 
@@ -28,8 +28,8 @@ pub trait Carrier: Send {
     /// The peer cannot be reached any more.
     fn completed(&mut self) -> Result<Option<Slot>, Error>;
 
-    /// How many slots of a lane have come, as far as credits need to know: the peer puts no other
-    /// slot in the place of one before it has a credit for it, and by then this end has seen it.
+    /// How many slots of a lane have come. May lag behind a kernel that has seen a slot: credits
+    /// wait for this, and the peer replaces no slot without one, so each slot is counted before.
     ///
     /// # Errors
     /// The peer has put a slot where none may be.
@@ -46,9 +46,8 @@ pub trait Carrier: Send {
     /// The peer cannot be reached any more.
     fn give_credit(&mut self, lane: usize, total: u64) -> Result<bool, Error>;
 
-    /// How many slots of a lane the peer has consumed: one of the totals that it has told, or 0; at
-    /// last the last one, if it tells no more. Only [`completed`](Self::completed) looks for news
-    /// of the peer.
+    /// How many slots of a lane the peer has consumed: 0, or one of the totals that it has told; in
+    /// the end the last one. Only [`completed`](Self::completed) looks for news of the peer.
     fn credit(&mut self, lane: usize) -> u64;
 
     /// Begins to move a slot of packets with these words into the peer's inbox. Slots of packets

@@ -1,4 +1,4 @@
-//! What a lane has: slots, the records of what is in them, and counters.
+//! The slots of a lane, their records, and its counters.
 
 /// The counters of a lane, each alone in its line. An outbox has the first three, an inbox the
 /// others.
@@ -25,7 +25,8 @@ pub struct Slot {
     pub number: u64,
 }
 
-/// What stands beside the payload of a slot. The receiver compares it before it uses a byte.
+/// Describes the payload of a slot, beside which it stands. The receiver compares it before it uses
+/// a byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record {
     /// The number of the call, counted from 0.

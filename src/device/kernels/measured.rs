@@ -7,7 +7,8 @@ use spark_ccl_types::Operation;
 use crate::device::agreement::ToldGpu;
 use crate::plan::measured::Measured;
 
-/// What the times of these ranks' kernels depend on; `None` if their GPUs are of several models.
+/// The layout on which the times of these ranks' kernels depend; `None` if their GPUs are of
+/// several models.
 pub(super) fn layout(all: &[ToldGpu], limits: Limits) -> Option<GpuLayout> {
     let gpu = &all.first()?.model;
     all.iter()

@@ -1,4 +1,4 @@
-//! What a rank offers to the others of its GPU's memory, and how it reaches theirs.
+//! A rank's offer of its GPU's memory to the others, and how it reaches theirs.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) const LINES: u8 = 2;
 /// It does not reach it.
 pub(super) const ELSEWHERE: u8 = 4;
 
-/// What a rank offers to the others.
+/// A rank's offer to the others.
 pub(super) enum Offer {
     /// Memory that the others may reach.
     Peers(Shared),
@@ -70,7 +70,7 @@ impl Offer {
         ))
     }
 
-    /// What this rank tells the others of its scratch.
+    /// The number by which this rank tells the others how it reaches their memory.
     pub(super) fn says(&self) -> u8 {
         match self {
             Self::Peers(scratch) => scratch.way,

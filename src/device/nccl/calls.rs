@@ -6,7 +6,7 @@ use spark_ccl_types::{Operation, ReduceOp};
 use crate::memory::blocks::Blocks;
 use crate::task::Task;
 
-/// What a call needs besides its arguments.
+/// Where a call goes: the communicator and the stream.
 #[derive(Clone, Copy)]
 pub(super) struct CallTarget<'a> {
     pub(super) library: Library,

@@ -10,7 +10,7 @@ use crate::device::watched_engine::WatchedEngine;
 /// How often the other ranks are asked whether they have made the same calls.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the guard remembers between two looks.
+/// The guard's notes between two looks.
 pub(super) struct GuardNotes {
     /// The calls at the last look.
     before: u64,

@@ -1,4 +1,4 @@
-//! From a link into the inbox.
+//! Takes slots from a link into the inbox.
 
 use std::sync::atomic::Ordering;
 

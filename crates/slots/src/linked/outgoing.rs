@@ -1,4 +1,4 @@
-//! From the outbox into a link.
+//! Gives slots of the outbox to a link.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;

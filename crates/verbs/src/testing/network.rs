@@ -90,7 +90,7 @@ type Cable = Arc<CableState>;
 #[derive(Default)]
 struct CableState {
     is_cut: AtomicBool,
-    /// How many writes it holds back whose senders have given up.
+    /// How many writes of senders that have given up it holds back.
     strays: AtomicU64,
 }
 
@@ -109,7 +109,8 @@ pub fn cut(device: usize, is_cut: bool) {
         .store(is_cut, Ordering::Relaxed);
 }
 
-/// Waits until nothing is on its way any more whose sender has given up. No cable is cut meanwhile.
+/// Waits until all that is on its way from senders that have given up has arrived. No cable is cut
+/// meanwhile.
 ///
 /// # Panics
 /// If something is still on its way after 20 s.

@@ -133,7 +133,7 @@ impl Exchange {
     /// Records the call under way, for comparisons with the other ranks' calls.
     fn record(&mut self, others: &Others, parent: &Watch) {
         let calls = self.slots.calls();
-        // Of a call by slots that has ended the words are not known. Calls by pieces before one
+        // The words of a call by slots that has ended are not known. Calls by pieces before one
         // under way are counted, and none behind it has rung.
         if self.begun != calls.begun && calls.begun > calls.ended {
             parent.record_on_device(others.begun + calls.begun, calls.words);

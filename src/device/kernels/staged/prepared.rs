@@ -14,7 +14,7 @@ use super::{BoxesOf, BySlots, ProxyHandle, Staged, proxy};
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 
-/// What passes pieces and slots from [`start`](Self::start) on.
+/// A rank's part in passing pieces and slots, which begins with [`start`](Self::start).
 pub(in crate::device::kernels) struct Prepared {
     stage: Arc<Stage>,
     slots: Option<(Arc<Slots>, BySlots)>,

@@ -12,7 +12,7 @@ use super::memory::{self, Span};
 pub(super) struct Stray {
     pub(super) from: Address,
     pub(super) peer: Arc<PairEnd>,
-    /// That of the sender, which counts it.
+    /// The sender's cable, which counts it.
     pub(super) cable: Cable,
     /// The access that the peer must allow.
     pub(super) needed: u32,

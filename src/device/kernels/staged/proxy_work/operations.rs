@@ -17,8 +17,8 @@ use crate::task::names::remember_made_up;
 
 /// How many pieces the host engine has at a time: one, and the one after it.
 const AT_A_TIME: usize = 2;
-/// For how many of the last operations their pieces are known. A rank that leaves lags by no more
-/// operations, or else the older ones count as done.
+/// Of so many of the last operations, the numbers of pieces are kept. If a rank that leaves lags by
+/// more operations, the older ones count as done.
 const KNOWN: usize = 1024;
 
 /// The operations of a communicator.
