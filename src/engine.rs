@@ -104,7 +104,7 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     /// Waits until everything in a stream has run, and checks for errors.
     ///
     /// # Errors
-    /// What failed in it; or the fault that has cut it short.
+    /// A failure in it, or the fault that has cut it short.
     fn wait(&self, stream: &CudaStream) -> Result<(), Error>;
 
     /// Checks for errors that its calls have reported and that have not yet failed the

@@ -1,5 +1,5 @@
-//! What can go wrong, for callers to match on and for people to read. Errors of the crates below
-//! become the library's here.
+//! Errors, for callers to match on and for people to read. Errors of the crates below become the
+//! library's here.
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! A link carries messages between two ranks. The rank that needs it first asks for it, and depends
 //! only on the other rank's session thread; the other rank finds the link when it needs it, too.
-//! What this rank's session thread delivers stays in the inbox until the engine looks there, which
-//! it does when an operation lacks a link.
+//! Streams that this rank's session thread delivers stay in the inbox until the engine looks there,
+//! which it does when an operation lacks a link.
 
 mod inbox;
 mod interfaces;

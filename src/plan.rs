@@ -60,7 +60,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// What all plans of a communicator depend on.
+/// Makes the plans of a communicator, and has all that they depend on.
 #[derive(Debug)]
 pub(crate) struct Planner {
     /// The number of this rank's communicator among all that the process makes. Unlike the context,

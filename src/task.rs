@@ -95,7 +95,7 @@ impl Task {
         self.input.site.is_some() || self.output.site.is_some()
     }
 
-    /// What is read and what is written, as the caller passed it.
+    /// The regions that are read and written, as the caller passed them.
     #[cfg(feature = "cuda")]
     pub(crate) fn regions(&self) -> [&Region; 2] {
         [&self.input, &self.output]

@@ -1,4 +1,4 @@
-//! What a rank's communicators in one world share: session, monitor, settings, devices. It knows no
+//! The world, which a rank's communicators share: session, monitor, settings, devices. Knows no
 //! communicator.
 
 pub(crate) mod deadline;

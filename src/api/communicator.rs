@@ -51,7 +51,7 @@ pub struct Communicator {
     pub(crate) _log: FlushOnDrop,
 }
 
-/// What a communicator and its progress thread share.
+/// The part of a communicator that its progress thread shares.
 pub(crate) struct Inner {
     /// This rank's place in it, and so its engine of host memory.
     pub(crate) membership: Arc<Membership>,
@@ -261,7 +261,7 @@ impl Communicator {
         });
     }
 
-    /// What [aborts](Self::abort) it later, if it still exists.
+    /// A function that [aborts](Self::abort) it later, if it still exists.
     pub(crate) fn aborter(&self, reason: &'static str) -> impl Fn() + Send + Sync + use<> {
         let (rank, watch) = (self.planner().rank, Arc::downgrade(&self.inner.watch));
         move || {

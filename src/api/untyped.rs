@@ -164,7 +164,7 @@ impl UntypedCall {
         self
     }
 
-    /// What it does.
+    /// Its operation.
     pub fn operation(&self) -> Operation {
         self.spec.operation
     }

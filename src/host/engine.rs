@@ -369,7 +369,7 @@ impl HostEngine {
     }
 }
 
-/// What a communicator asks of its engine.
+/// The functions that communicators call.
 impl HostEngine {
     /// Runs a checked task to its end, without queueing it if it can be completed at once.
     ///

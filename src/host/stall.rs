@@ -1,5 +1,4 @@
-//! What an operation waits for, and since when. It only keeps times: what follows from them is
-//! decided in `watchdog.rs`.
+//! Keeps what an operation waits for, and since when. The consequences are drawn in `watchdog.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// How long the control plane then has to report that, before this rank calls the others late.
 const NEWS_WITHIN: Duration = Duration::from_millis(500);
 
-/// What is known about an operation that does not advance.
+/// An operation that does not advance: why, and since when.
 #[derive(Debug, Default)]
 pub(super) struct Stall {
     pub(super) obstacle: Option<Obstacle>,

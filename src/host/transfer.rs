@@ -12,7 +12,7 @@ pub(super) struct Transfer {
     pub(super) src: Option<Span>,
     pub(super) dst: Option<Span>,
     pub(super) elements: u64,
-    /// What comes from `from` is its contribution, not yet reduced with others.
+    /// The elements from `from` are its contribution, not yet reduced with others.
     pub(super) receives_contribution: bool,
     /// How many of the elements may be moved so far: one half of a step can be held back by the
     /// other.
@@ -80,7 +80,7 @@ impl Transfer {
         }
     }
 
-    /// What was received is sent on from where it is kept.
+    /// A transfer that sends on what was received, from where it is kept.
     pub(super) fn forwarding(step: &Step, received: u64) -> Self {
         Self {
             from: None,

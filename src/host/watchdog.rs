@@ -253,7 +253,7 @@ fn expects(running: &RunningOp, leave: &Leave, own: Rank) -> bool {
     has_begun.unwrap_or(leave.is_in_flight)
 }
 
-/// What to do about a link that has failed.
+/// Advice about a link that has failed.
 fn advice(shares_host: bool) -> &'static str {
     if shares_host {
         "both are on one host, where no network is involved: look at what their processes printed \

@@ -50,7 +50,7 @@ pub(crate) struct Bid<'a> {
     is_accepted: bool,
 }
 
-/// What a rank wants to agree on.
+/// A rank's wish to agree on something.
 pub(crate) struct Wish<'a> {
     /// The function that it called.
     pub(crate) operation: &'static str,
@@ -160,7 +160,7 @@ impl Bid<'_> {
         self.session.rank()
     }
 
-    /// What this rank knows of the others.
+    /// The other ranks, as far as this one knows.
     fn sight(&mut self) -> Sight {
         let root = &self.lineage.root;
         // Before the proposals: a rank that is gone by now has sent all its proposals.
@@ -279,7 +279,7 @@ impl Bid<'_> {
         }
     }
 
-    /// What keeps the ranks from agreeing.
+    /// The obstacle to an agreement of the ranks.
     fn disagreement(&self, sight: &Sight, waited: Duration) -> Error {
         let what = match self.wish.rule {
             Rule::Named(_) => format!(

@@ -29,7 +29,7 @@ impl Blocks {
         let mut end = 0_usize;
         let begins = counts.iter().map(|&count| {
             let begin = end;
-            // What lies beyond any buffer is refused by the call.
+            // The call refuses a block beyond its buffer.
             end = end.saturating_add(count);
             begin
         });

@@ -20,11 +20,12 @@ pub(crate) struct Segment {
     own: *mut u8,
     /// How RDMA devices reach it, if they do.
     registration: Option<Owned<Registration>>,
-    /// What holds the memory, which ranks of this host map. Not freed while a device reaches it.
+    /// The holder of the memory, which ranks of this host map. Not dropped while a device reaches
+    /// it.
     holder: ManuallyDrop<Holder>,
 }
 
-/// What holds the memory of a segment.
+/// The owner of a segment's memory.
 #[derive(Debug)]
 pub(crate) enum Holder {
     /// All ranks have allocated it together, and map each other's.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// What a link is made of.
+/// The kinds of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Carrier {
@@ -32,7 +32,7 @@ impl fmt::Display for Carrier {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerLink {
-    /// What the link is made of, or will be.
+    /// The kind of the link, also before it is made.
     pub carrier: Carrier,
     /// The addresses or ports that it joins. `None` where there are none, and before the link is
     /// made.

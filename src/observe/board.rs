@@ -242,7 +242,7 @@ impl Observed {
         &self.members[self.rank as usize]
     }
 
-    /// What this rank has recorded of all communicators of its world.
+    /// This rank's records of all communicators of its world.
     fn groups(&self) -> Vec<record::Group> {
         let all = self.board.observed();
         let own = all
@@ -251,7 +251,7 @@ impl Observed {
         own.flat_map(|it| it.own_groups()).collect()
     }
 
-    /// What this rank has recorded of this communicator: a group for each kind of memory, as their
+    /// This rank's records of this communicator: a group for each kind of memory, as their
     /// operations run in no common order.
     fn own_groups(&self) -> Vec<record::Group> {
         let name = format!("{:016x}", self.context);

@@ -12,7 +12,7 @@ use crate::error::Error;
 
 /// The subfolder with pickles alone: the analyzer takes all files of a folder for pickles.
 const PICKLES: &str = "fr_trace";
-/// What the analyzer finds before a rank's number.
+/// The text before a rank's number, by which the analyzer finds that.
 const PREFIX: &str = "rank_";
 
 /// Writes what a rank of the world has recorded, as JSON and as a pickle, each atomically. Returns

@@ -103,7 +103,7 @@ impl Server {
         clients.chain(retry).chain(rests).min()
     }
 
-    /// What to wait for.
+    /// The events to wait for.
     pub(super) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.listener.as_ref();
         let accepts = self.rests_until.is_none() && self.full_until.is_none();

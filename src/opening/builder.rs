@@ -369,7 +369,7 @@ impl Builder {
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
         let (reducer, nics) = (self.reducer, nics.into());
         let opened = open(session, None, settings, tuning, reducer, nics, &self.cancel);
-        // What it has broken off fails in many ways.
+        // A start that it has broken off fails in many ways.
         opened.map_err(|error| self.cancel.check().map_or_else(Error::from, |()| error))
     }
 

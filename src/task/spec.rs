@@ -1,4 +1,4 @@
-//! What a call asks for, without its buffers and without types.
+//! Specs: calls without their buffers and without types.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,7 +23,7 @@ pub(crate) trait Leaves: Send + Sync {
     fn leave_at_exit(&self, deadline: Instant);
 }
 
-/// What leaves, of this process: a forked child has none of its parent's.
+/// All of this process that leaves at its exit: a forked child has none of its parent's.
 static ALL: PerProcess<Mutex<Vec<Weak<dyn Leaves>>>> = PerProcess::new();
 
 /// Has it leave when the process exits, before all that was added earlier.
@@ -53,7 +53,7 @@ extern "C" fn leave() {
     if all.try_lock().is_some_and(|all| all.is_empty()) {
         return;
     }
-    // What takes longer, or cannot be begun, is left to the others to notice.
+    // The other ranks notice by themselves if this takes longer, or cannot be begun.
     let _in_time = within(Instant::now() + PATIENCE, || {
         become_own();
         let deadline = Instant::now() + IN_FLIGHT;

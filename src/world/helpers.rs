@@ -19,7 +19,7 @@ static SHARED: PerProcess<Mutex<Weak<Pool>>> = PerProcess::new();
 /// The helpers of a rank, and what their number comes from.
 pub(crate) struct Pool {
     pub(crate) helpers: Arc<Helpers>,
-    /// What bounds their number.
+    /// The bound of their number.
     cores: Cores,
     /// Whether the settings say how many.
     is_set: bool,

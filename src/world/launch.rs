@@ -10,7 +10,7 @@ use spark_ccl_launcher::{Launch, LauncherKind, Rendezvous};
 use super::deadline::deadline_in;
 use crate::error::Error;
 
-/// What a launcher says about this process.
+/// A launcher's description of this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchInfo {

@@ -5,10 +5,10 @@ use spark_ccl::Communicator;
 
 use crate::error::{Culprit, Error};
 
-/// What a rank has done by itself, or found wrong with itself.
+/// A rank's own part of a call, or its complaint about itself.
 pub(crate) type Outcome<T> = Result<T, Complaint>;
 
-/// What a rank has found wrong with itself.
+/// A problem that a rank has found with itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Complaint {
     tensor: Option<String>,

@@ -30,7 +30,7 @@ pub struct Options {
     /// Whether gradients of 16 bits are accumulated and reduced as `f32`, in twice the bytes, and
     /// rounded once.
     pub in_f32: bool,
-    /// What each rank gets of the result.
+    /// The part of the result that each rank gets.
     pub sharing: Sharing,
     /// Whether to look for infinities and NaNs in each gradient that is handed over, which reads it
     /// once more. Sums of finite gradients, which may be infinite, are not looked at.
@@ -58,7 +58,7 @@ pub enum Reduce {
     Mean,
 }
 
-/// What each rank gets of reduced gradients.
+/// The part of reduced gradients that each rank gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// All of them (`all_reduce`).
@@ -67,7 +67,7 @@ pub enum Sharing {
     Sharded,
 }
 
-/// What happened in a step.
+/// A report of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepReport {

@@ -134,7 +134,7 @@ impl<O: Optimizer> DataParallel<O> {
         Ok(Some(training))
     }
 
-    /// What this rank writes.
+    /// The file that this rank writes.
     fn shard(&self, comm: &Communicator) -> Shard {
         let (model, sharing) = (self.model(), self.buckets.options().sharing);
         let ranges = self.shares.saved(model, sharing, self.buckets.world());

@@ -59,7 +59,7 @@ pub struct Memory {
     pub gradients: usize,
     /// The optimizer's state, and its parameters in `f32`.
     pub state: usize,
-    /// What the state would take if each rank had all of it.
+    /// The state, if each rank had all of it.
     pub whole_state: usize,
 }
 

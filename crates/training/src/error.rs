@@ -1,4 +1,4 @@
-//! What can go wrong, for programs to match on and for people to read.
+//! Errors of training, for programs to match on and for people to read.
 
 use std::fmt;
 

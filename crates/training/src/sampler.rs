@@ -44,7 +44,7 @@ const MOST_SAMPLES: usize = isize::MAX as usize / size_of::<usize>();
 /// More than any run takes.
 const MOST_EPOCHS: u64 = 1 << 53;
 
-/// What becomes of the samples at the end of an epoch that do not fill a global batch.
+/// The use of the samples at the end of an epoch that do not fill a global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LastBatch {
     /// They are a smaller batch.

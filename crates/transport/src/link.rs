@@ -130,7 +130,7 @@ pub const LEND_MOST: usize = 1 << 20;
 /// were sent.
 const SLOTS_SUFFICE: usize = 512 << 10;
 
-/// What memory a link can lend to its peer.
+/// The memory that a link can lend to its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lends {
     /// None: all messages go through slots.

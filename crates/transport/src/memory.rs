@@ -31,7 +31,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use spark_ccl_fork::UnsharedMemory;
 
-/// What keeps memory from being set up or passed on.
+/// An error of setting memory up, or of passing it on.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MemoryError {
     /// There is not enough memory.

@@ -13,7 +13,8 @@ pub(super) trait Held<B> {
     /// Gives them back.
     fn back(self: Box<Self>) -> B;
 
-    /// What has to stay while the operation uses the buffers, if nobody takes them back.
+    /// Returns all that has to stay while the operation uses the buffers, if nobody takes them
+    /// back.
     fn keep(self: Box<Self>) -> Box<dyn Any + Send>
     where
         Self: Send + 'static;

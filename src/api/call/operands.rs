@@ -10,10 +10,10 @@ pub(crate) mod sealed {
 
 /// The buffers of a [`Call`](crate::Call).
 pub trait Operands<T: Element>: sealed::Sealed {
-    /// What the caller gets back: the buffers that were passed by value.
+    /// The buffers that the caller gets back: those that were passed by value.
     type Back;
 
-    /// What is read and what is written.
+    /// The regions that are read and written.
     #[doc(hidden)]
     fn regions(&mut self) -> (Region, Region);
 

@@ -214,7 +214,7 @@ impl<B> fmt::Debug for Pending<B> {
 /// # Ok::<(), spark_ccl::Error>(())
 /// ```
 pub struct Failed<B> {
-    /// What went wrong.
+    /// The error.
     pub error: Error,
     /// The buffers; nothing writes them any more.
     pub buffers: B,

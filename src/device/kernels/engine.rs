@@ -33,7 +33,7 @@ pub(crate) struct KernelEngine {
     patience: Mutex<Option<Patience>>,
 }
 
-/// What decides which kernels are taken.
+/// Decides which kernels are taken.
 #[derive(Debug)]
 pub(super) struct KernelChoice {
     /// `None` where measured times choose nothing: with GPUs of several models, or where the host

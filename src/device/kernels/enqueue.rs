@@ -31,7 +31,7 @@ pub(super) struct Admitted<'a> {
     pub(super) stream: &'a Arc<CudaStream>,
 }
 
-/// What a kernel has to do for a call.
+/// The work of a kernel for a call.
 pub(super) enum Work {
     Collective(Call),
     Messages(Vec<Message>),

@@ -33,7 +33,7 @@ const PUT: u8 = 7;
 /// There are no slots.
 const NONE: u8 = 8;
 
-/// What the ranks have agreed on, apart from where slots are.
+/// The ranks' agreement, apart from where slots are.
 struct Agreed<'a> {
     comm: &'a Communicator,
     context: &'a Arc<CudaContext>,

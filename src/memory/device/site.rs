@@ -16,7 +16,7 @@ pub(crate) struct Site {
     pub(crate) order: Order,
 }
 
-/// What keeps track of the uses of memory in streams.
+/// Keeps the uses of memory in streams in order.
 #[derive(Debug, Clone)]
 pub(crate) enum Order {
     /// The user.

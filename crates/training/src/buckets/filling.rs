@@ -151,7 +151,7 @@ impl Buckets {
                     values.clear(part.range());
                 }
             }
-            // What it holds of the last step's result.
+            // The rest has results of the last step.
             values.clear(described.len..values.len());
             let name = &self.layout.names[bucket];
             let sharing = self.options.sharing;

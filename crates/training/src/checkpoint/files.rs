@@ -166,7 +166,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What is in the folder; nothing if it does not exist.
+    /// The names in the folder; none if it does not exist.
     fn names(&self) -> Outcome<Vec<String>> {
         let entries = match fs::read_dir(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -132,7 +132,7 @@ fn has_no_locks(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
 }
 
-/// What is wrong if another run has the lock.
+/// The complaint where another run has the lock.
 fn taken(other: &str) -> String {
     let other = if other.is_empty() {
         "another run"

@@ -1,4 +1,4 @@
-//! What a reserved or peeked slot contains, and for how long.
+//! The contents of reserved and peeked slots, and how long they stay.
 
 use super::{
     Harness, SMALL, commit, eventually, flush, pattern, peeked, receive, send, stays_empty,

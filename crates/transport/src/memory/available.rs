@@ -52,8 +52,8 @@ fn of_group(folder: &Path) -> Option<u64> {
     headroom(&limit, &used, &read("memory.stat").unwrap_or_default())
 }
 
-/// What is left of a group's limit, including page cache that the kernel can drop; `None` if there
-/// is no limit.
+/// The bytes that are left of a group's limit, including page cache that the kernel can drop;
+/// `None` if there is no limit.
 fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
     let limit: u64 = limit.trim().parse().ok()?;
     let used: u64 = used.trim().parse().ok()?;

@@ -8,7 +8,7 @@ use super::{MemoryError, available_bytes, check_available};
 /// How many bytes one check covers.
 const GRANT: usize = 1 << 20;
 
-/// What is left of the last check. It publishes nothing, so relaxed ordering is enough.
+/// The bytes that are left of the last check. It publishes nothing, so relaxed ordering is enough.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes bytes; checks what is available if the last check is used up.

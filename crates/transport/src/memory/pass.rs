@@ -23,7 +23,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 const SENDING: &str = "sending a file descriptor";
 const RECEIVING: &str = "waiting for a file descriptor";
 
-/// What [`recv_fd`] received.
+/// A descriptor that [`recv_fd`] has received.
 #[derive(Debug)]
 pub struct Passed {
     /// The descriptor; closed on exec.

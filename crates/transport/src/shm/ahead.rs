@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-/// What one end of a direction allocates ahead.
+/// The memory that one end of a direction allocates ahead.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     bodies: Stock,

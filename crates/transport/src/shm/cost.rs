@@ -1,4 +1,4 @@
-//! What it costs to read the peer's memory, compared with two copies through a slot.
+//! The cost of reading the peer's memory, compared with two copies through a slot.
 //!
 //! The kernel looks up every page that it reads for another process. On some machines, virtual ones
 //! above all, that takes several times as long as the copy.
@@ -11,7 +11,7 @@ use once_cell::race::OnceBool;
 use super::beacon;
 use super::reach::Reach;
 
-/// What is timed: it fits into caches, and the system call itself hardly counts.
+/// The bytes that are timed: they fit into caches, and the system call itself hardly counts.
 const BYTES: usize = 64 << 10;
 /// Whatever disturbs a try makes it longer, so the shortest counts.
 const TRIES: usize = 8;

@@ -35,7 +35,7 @@ pub(super) struct Inbox {
     pub(super) ended: Option<LinkError>,
 }
 
-/// What the next header may contain.
+/// The expected contents of the next header.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
     /// The number of the message that the receiver wants.

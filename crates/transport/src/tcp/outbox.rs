@@ -1,5 +1,5 @@
-//! What a link over TCP has to send: which socket carries a message, and until when it is kept.
-//! Knows sockets and headers; knows neither operations nor peers' ranks.
+//! The messages that a link over TCP has to send: which socket carries each, and until when it is
+//! kept. Knows sockets and headers; knows neither operations nor peers' ranks.
 //!
 //! A link between hosts keeps a message until the peer's host has acknowledged it. A rail may fall
 //! silent before; then the other rails carry the message, too, and the receiver drops what comes

@@ -40,7 +40,7 @@ impl<'a> Part<'a> {
         self.range.iov_len
     }
 
-    /// What follows the first `skip` bytes, or nothing.
+    /// The bytes after the first `skip`, if there are any.
     pub(super) fn after(mut self, skip: usize) -> Self {
         let skip = skip.min(self.len());
         self.range.iov_base = self.range.iov_base.wrapping_byte_add(skip);

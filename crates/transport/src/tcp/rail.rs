@@ -44,7 +44,7 @@ pub(super) struct ConnectionRoute {
     pub(super) peer: SocketAddr,
 }
 
-/// What has become of a rail.
+/// News of a rail.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Heard {
     /// It has been silent for this long.
@@ -77,7 +77,7 @@ pub(super) fn in_use(rails: &[Rail]) -> impl Iterator<Item = &Rail> {
         .filter(move |rail| needs_spares || !rail.is_spare)
 }
 
-/// What carries a link's data while a rail of it is silent, in words.
+/// In words, the rails that carry a link's data while one is silent.
 fn goes_on(all: &[Rail]) -> String {
     let others = in_use(all).filter(|rail| rail.carries());
     let others: BTreeSet<_> = others.map(|rail| rail.route.to_string()).collect();

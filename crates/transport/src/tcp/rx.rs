@@ -99,7 +99,7 @@ impl Rx {
         (self.next % self.homes as u64) as usize
     }
 
-    /// What the next header may contain; an error if the link has ended.
+    /// The expected contents of the next header; an error if the link has ended.
     fn expected(&self) -> Result<Expected, LinkError> {
         if let Some(ended) = &self.ended {
             return Err(ended.clone());

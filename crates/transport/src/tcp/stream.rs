@@ -306,7 +306,7 @@ mod tests {
             .unwrap();
     }
 
-    /// What `call` returns once that is not what every connection returns that is open.
+    /// The first result of `call` that tells of an end: open connections give others.
     fn outcome<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
         let end = std::time::Instant::now() + Duration::from_secs(30);
         loop {

@@ -122,7 +122,7 @@ impl LinkTx for Tx {
 
     fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Sending, LinkError> {
         let mut outbox = self.link.outbox.lock();
-        // What is kept is lent, or copied to a slot.
+        // A message that is kept is lent, or copied to a slot.
         if payload.len() < SLOTLESS_BYTES || outbox.retains {
             return Ok(Sending::Unable);
         }

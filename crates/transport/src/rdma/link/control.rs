@@ -23,7 +23,7 @@ pub(super) struct Control {
     geometry: Geometry,
     /// The part of the peer's next message that has arrived.
     heard: Vec<u8>,
-    /// What the kernel has not accepted yet.
+    /// Bytes that the kernel has not accepted yet.
     unsent: Vec<u8>,
     /// Nothing more is sent or received.
     pub(super) is_closed: bool,

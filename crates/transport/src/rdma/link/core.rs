@@ -55,7 +55,7 @@ pub(super) struct Core {
     /// How often a rail was dropped, and put back into use.
     dropped: u64,
     returned: u64,
-    /// What was sent over all rails when a half of this end was dropped.
+    /// The immediate values sent over all rails when a half of this end was dropped.
     announcements: Vec<Immediate>,
     outgoing: Slots,
     incoming: Slots,

@@ -1,4 +1,4 @@
-//! What a lent message contains instead of its payload: where the peer reads it.
+//! The contents of a lent message: not its payload, but where the peer reads that.
 
 /// The location of a payload in its sender's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]

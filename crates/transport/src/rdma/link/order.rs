@@ -163,7 +163,7 @@ impl Order {
         self.silent[rail] = is_silent;
     }
 
-    /// What was sent, and what has arrived, at this end.
+    /// The messages sent and arrived at this end.
     pub(super) fn progress(&self) -> Progress {
         let next = self.read + 1..=self.read + self.arrived.len() as u64;
         Progress {

@@ -1,5 +1,5 @@
-//! What successive queue pairs of a rail have in common: device, memory, settings, and the ports
-//! that it joins.
+//! The plan of a rail, common to its successive queue pairs: device, memory, settings, and the
+//! ports that it joins.
 
 use spark_ccl_config::Rdma;
 use spark_ccl_verbs::ProtectionDomain;
@@ -7,7 +7,7 @@ use spark_ccl_verbs::ProtectionDomain;
 use crate::Geometry;
 use crate::rdma::{self, Keys, LocalPort, Registry};
 
-/// What the queue pairs of a rail are made from.
+/// All that the queue pairs of a rail are made from.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The ports that it joins.

@@ -52,7 +52,7 @@ pub(super) struct Rail {
     pub(super) retry_time: Duration,
     /// How soon it is tried again if it fails.
     pub(super) pace: Pace,
-    /// What its next queue pair is made from.
+    /// The plan of its next queue pair.
     pub(super) plan: Arc<Plan>,
 }
 

@@ -6,7 +6,7 @@ use crate::Geometry;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ArrivalReport {
     pub(super) rail: usize,
-    /// What was sent and what has arrived, over any rail.
+    /// The messages sent and arrived, over any rail.
     pub(super) progress: Progress,
 }
 

@@ -61,7 +61,7 @@ struct Greeting {
     silence: Silence,
 }
 
-/// What a try works on.
+/// The parts of a link that a try works on.
 pub(super) struct Environment<'a> {
     pub(super) plan: &'a Arc<Plan>,
     /// The rail's index in the link.

@@ -33,7 +33,7 @@ pub(in super::super) struct Dead {
     pub(in super::super) pair: Option<QueuePair<Failed>>,
     /// The peer has dropped it as well.
     pub(super) is_confirmed: bool,
-    /// What its next queue pair is made from, and the address of the peer's slots.
+    /// The plan of its next queue pair, and the address of the peer's slots.
     pub(super) plan: Arc<Plan>,
     pub(super) start: u64,
     /// When it is tried next.
@@ -70,7 +70,7 @@ impl Core {
         }
     }
 
-    /// What a rail's queue pairs are made from, whether it is dropped or not.
+    /// A rail's plan, whether it is dropped or not.
     pub(super) fn plan(&self, rail: usize) -> Option<&Plan> {
         let mut dead = self.dead.iter();
         match &self.rails[rail] {
@@ -122,7 +122,7 @@ impl Core {
             }
         };
         let asked = self.last_asked(rail).max(self.last_put(rail));
-        // What could not be posted does not end.
+        // A request that could not be posted does not end.
         let asked = asked.min(lost.posted);
         let ended = self.drain(rail, &lost.queue, lost.ended, asked);
         // A destroyed queue pair does not write either.

@@ -59,7 +59,7 @@ pub(in super::super) enum Destination {
 }
 
 impl Core {
-    /// What the peer needs to read the payload; `None` if it cannot be lent, or lending does not
+    /// Tells the peer where to read the payload; `None` if it cannot be lent, or lending does not
     /// pay.
     pub(in super::super) fn lendable(&self, payload: NonNull<[u8]>) -> Option<Lent> {
         let most = self.outgoing.geometry().slot_bytes;
