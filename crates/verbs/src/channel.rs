@@ -117,11 +117,6 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // SAFETY: queues hold their channel, so none is left. Only this destroys the channel.
         let errno = unsafe { (self.context.api().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
-        if errno != 0 {
-            spark_ccl_log::warn!(
-                "{}: ibv_destroy_comp_channel failed: errno {errno}",
-                self.context.name()
-            );
-        }
+        self.context.warn_of("ibv_destroy_comp_channel", errno);
     }
 }

@@ -66,6 +66,13 @@ impl Context {
         })
     }
 
+    /// Warns where `call` has failed to destroy an object of the device.
+    pub(crate) fn warn_of(&self, call: &str, errno: i32) {
+        if errno != 0 {
+            spark_ccl_log::warn!("{}: {call} failed: errno {errno}", self.name());
+        }
+    }
+
     /// The device's name.
     pub fn name(&self) -> &str {
         &self.0.name

@@ -74,11 +74,6 @@ impl Drop for Domain {
         // SAFETY: everything made in the domain holds it, so nothing is left. Only this deallocates
         // it.
         let errno = unsafe { (self.context.api().ibv_dealloc_pd)(self.raw.as_ptr()) };
-        if errno != 0 {
-            spark_ccl_log::warn!(
-                "{}: ibv_dealloc_pd failed: errno {errno}",
-                self.context.name()
-            );
-        }
+        self.context.warn_of("ibv_dealloc_pd", errno);
     }
 }

@@ -187,12 +187,7 @@ impl Drop for Queue {
         // SAFETY: queue pairs hold their queues, so none is left, and `CompletionChannel::next`
         // acknowledges every notification that it takes. Only this destroys the queue.
         let errno = unsafe { (self.context.api().ibv_destroy_cq)(self.raw.as_ptr()) };
-        if errno != 0 {
-            spark_ccl_log::warn!(
-                "{}: ibv_destroy_cq failed: errno {errno}",
-                self.context.name()
-            );
-        }
+        self.context.warn_of("ibv_destroy_cq", errno);
     }
 }
 

@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::ptr::from_ref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{ENDS_AS, HOLDS, Posted, failure};
@@ -56,17 +55,8 @@ pub(super) unsafe extern "C" fn post_send(
     // post.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
-    // SAFETY: `request` begins a list of initialised requests, which end with null and stay
-    // unchanged during the call, as for `ibv_post_send`.
-    for entry in unsafe { list(request, |request| request.next) } {
-        if let Some((place, errno)) = failure
-            && place == pair.posted.len()
-        {
-            // SAFETY: `bad` points to a pointer that may be written, as for each function that
-            // posts.
-            unsafe { *bad = from_ref(entry).cast_mut() };
-            return errno;
-        }
+    let take = |entry: &raw::ibv_send_wr| {
+        fails_at(failure, pair.posted.len())?;
         pair.posted.push(sent(entry));
         if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 && !HOLDS.get() {
             end(
@@ -76,8 +66,11 @@ pub(super) unsafe extern "C" fn post_send(
                 completes_as(entry.opcode),
             );
         }
-    }
-    0
+        Ok(())
+    };
+    // SAFETY: the requests are initialised, stay unchanged during the call and end with null, and
+    // `bad` may be written, as for `ibv_post_send`.
+    unsafe { each(request, |request| request.next, bad, take) }
 }
 
 pub(super) unsafe extern "C" fn post_recv(
@@ -91,17 +84,8 @@ pub(super) unsafe extern "C" fn post_recv(
     // post.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
-    // SAFETY: `receive` begins a list of initialised receives, which end with null and stay
-    // unchanged during the call, as for `ibv_post_recv`.
-    for entry in unsafe { list(receive, |receive| receive.next) } {
-        if let Some((place, errno)) = failure
-            && place == pair.posted.len()
-        {
-            // SAFETY: `bad` points to a pointer that may be written, as for each function that
-            // posts.
-            unsafe { *bad = from_ref(entry).cast_mut() };
-            return errno;
-        }
+    let take = |entry: &raw::ibv_recv_wr| {
+        fails_at(failure, pair.posted.len())?;
         pair.posted.push(Posted {
             wr_id: entry.wr_id,
             opcode: None,
@@ -115,24 +99,45 @@ pub(super) unsafe extern "C" fn post_recv(
         if ENDS_AS.get().is_some() {
             end(pair.pair.recv_cq, &pair.pair, entry.wr_id, raw::IBV_WC_RECV);
         }
-    }
-    0
+        Ok(())
+    };
+    // SAFETY: the receives are initialised, stay unchanged during the call and end with null, and
+    // `bad` may be written, as for `ibv_post_recv`.
+    unsafe { each(receive, |receive| receive.next, bad, take) }
 }
 
-/// The entries of a posted list.
+/// The error of the request at this place of a post that is to fail there.
+fn fails_at(failure: Option<(usize, c_int)>, place: usize) -> Result<(), c_int> {
+    match failure {
+        Some((at, errno)) if at == place => Err(errno),
+        _ => Ok(()),
+    }
+}
+
+/// Gives `take` the entries of a posted list, until it refuses one with an error number: sets `bad`
+/// to that one, and returns the number, or else 0.
 ///
 /// # Safety
 ///
-/// `first` and all that `next` gives are null, or initialised and unchanged while the result is
-/// used.
-pub(super) unsafe fn list<'a, T: 'a>(
-    first: *const T,
+/// `first` and all that `next` gives are null, or initialised and unchanged during the call. `bad`
+/// may be written.
+pub(super) unsafe fn each<T>(
+    first: *mut T,
     next: impl Fn(&T) -> *mut T,
-) -> impl Iterator<Item = &'a T> {
-    // SAFETY: `first` is null or may be read, as this function requires.
-    let first = unsafe { first.as_ref() };
-    // SAFETY: what `next` gives is null or may be read, as this function requires.
-    std::iter::successors(first, move |entry| unsafe { next(entry).as_ref() })
+    bad: *mut *mut T,
+    mut take: impl FnMut(&T) -> Result<(), c_int>,
+) -> c_int {
+    let mut place = first;
+    // SAFETY: the place is null, or that of an initialised entry, as this function requires.
+    while let Some(entry) = unsafe { place.as_ref() } {
+        if let Err(errno) = take(entry) {
+            // SAFETY: `bad` may be written, as this function requires.
+            unsafe { *bad = place };
+            return errno;
+        }
+        place = next(entry);
+    }
+    0
 }
 
 fn sent(request: &raw::ibv_send_wr) -> Posted {

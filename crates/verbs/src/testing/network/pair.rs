@@ -6,13 +6,12 @@
 //! requires, with objects that were made by the functions of this network.
 
 use std::ffi::c_int;
-use std::ptr::from_ref;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use super::super::calls::{self, boxed};
-use super::super::posts::list;
+use super::super::posts::each;
 use super::carrier::carry;
 use super::devices::{cable_of, gid_of, next_seed};
 use super::end::{Address, PairEnd, Queues};
@@ -162,22 +161,20 @@ pub(super) unsafe extern "C" fn post_send(
     // `Pair`, which is `repr(C)`. Only `modify_qp` borrows it exclusively, and not meanwhile:
     // `QueuePair` is borrowed in order to post.
     let pair = unsafe { &*pair.cast::<Pair>() };
-    // SAFETY: `request` begins a list of initialised requests, which end with null and stay
-    // unchanged during the call, as for `ibv_post_send`.
-    for entry in unsafe { list(request, |request| request.next) } {
+    let take = |entry: &raw::ibv_send_wr| {
         if !pair.end.queues.posted_sends.add() {
-            // SAFETY: `bad` points to a pointer that may be written, as for each function that
-            // posts.
-            unsafe { *bad = from_ref(entry).cast_mut() };
-            return libc::ENOMEM;
+            return Err(libc::ENOMEM);
         }
         // SAFETY: the user posts the request, so its pieces are valid. With this network, tests
         // post only kinds that name a peer's memory or carry nothing.
         let request = unsafe { Request::of(entry) };
         // Fails if the carrier has panicked: the request then never ends.
         let _ = pair.requests.send(request);
-    }
-    0
+        Ok(())
+    };
+    // SAFETY: the requests are initialised, stay unchanged during the call and end with null, and
+    // `bad` may be written, as for `ibv_post_send`.
+    unsafe { each(request, |request| request.next, bad, take) }
 }
 
 pub(super) unsafe extern "C" fn post_recv(
@@ -189,18 +186,19 @@ pub(super) unsafe extern "C" fn post_recv(
     // `Pair`, which is `repr(C)`. Only `modify_qp` borrows it exclusively, and not meanwhile:
     // `QueuePair` is borrowed in order to post.
     let pair = unsafe { &*pair.cast::<Pair>() };
-    // SAFETY: `receive` begins a list of initialised receives, which end with null and stay
-    // unchanged during the call, as for `ibv_post_recv`.
-    for entry in unsafe { list(receive, |receive| receive.next) } {
+    let take = |entry: &raw::ibv_recv_wr| {
         if !pair.end.queues.posted_receives.add() {
-            // SAFETY: `bad` points to a pointer that may be written, as for each function that
-            // posts.
-            unsafe { *bad = from_ref(entry).cast_mut() };
-            return libc::ENOMEM;
+            return Err(libc::ENOMEM);
         }
         // Cannot fail: the receiver is in `pair.end`.
         let _ = pair.receives.send(entry.wr_id);
+        Ok(())
+    };
+    // SAFETY: the receives are initialised, stay unchanged during the call and end with null, and
+    // `bad` may be written, as for `ibv_post_recv`.
+    let result = unsafe { each(receive, |receive| receive.next, bad, take) };
+    if result == 0 {
+        pair.end.flush_if_failed();
     }
-    pair.end.flush_if_failed();
-    0
+    result
 }
