@@ -18,8 +18,13 @@
 //! | `pair` | two ranks, and the rails between them |
 //! | `simulate`, `tune`, `rdma`, `tcp` | the other commands |
 //!
-//! A new flag is parsed in `cli/args.rs` and checked in `cli/options.rs`. A line above the table is
-//! in `measure/header.rs`, a key of the report in `report/json.rs`.
+//! A new flag of measurements is a field of a group in `cli/args.rs` and of `Options` in
+//! `cli/options.rs`, which checks it. Besides these, only `measure/backend.rs` reads parsed flags:
+//! there, `host_flag` lists the flags that ask for host memory. `measure/bench.rs` runs the sweep.
+//! A line above the table is in `measure/header.rs`, a key of the report in `report/json.rs`.
+//! Processes that spark-perf starts as ranks get its whole command line. Tests are in
+//! `cli/options/tests.rs`, and with exit codes and texts in `tests/cli/arguments.rs`. The other
+//! commands have an `args.rs` of their own.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
