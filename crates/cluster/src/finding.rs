@@ -37,7 +37,7 @@ pub(crate) enum Status {
     Fail,
 }
 
-/// What is wrong.
+/// A problem that a check has found.
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     pub(crate) seen: String,

@@ -13,7 +13,7 @@ pub struct Document {
 /// A row of the table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
-    /// What executed the calls. nccl-tests has none.
+    /// The executor of the calls; nccl-tests names none.
     pub backend: Option<String>,
     /// The bytes of a rank's larger buffer.
     pub size: u64,

@@ -1,5 +1,5 @@
-//! What the two halves of spark-perf share: the commands that measure (`perf`), and those about
-//! hosts (`cluster`).
+//! The common ground of the two halves of spark-perf: the commands that measure (`perf`), and those
+//! about hosts (`cluster`).
 //!
 //! Knows the name of the program; knows no command and no flag. Each folder is one concern:
 //!

@@ -1,4 +1,4 @@
-//! What programs print, on standard output and standard error.
+//! Prints on standard output and standard error.
 //!
 //! Knows nothing but text and errors.
 

@@ -43,7 +43,7 @@ impl Kind {
     }
 }
 
-/// What to draw.
+/// A chart to draw.
 #[derive(Debug, Clone)]
 pub struct Chart {
     /// The text above it.
@@ -61,7 +61,7 @@ pub struct Series {
     pub name: String,
     /// How it looks.
     pub look: Look,
-    /// What it joins.
+    /// The points that it joins.
     pub points: Vec<Point>,
 }
 

@@ -27,14 +27,14 @@ impl MemoryKind {
 /// A whole measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured<R> {
-    /// What was measured, in words.
+    /// The measurement in words.
     pub what: String,
     /// Older reports have none.
     #[serde(default)]
     pub memory: MemoryKind,
     /// The rails, by whose numbers rows name them.
     pub rails: Vec<RailEnds>,
-    /// What was measured, in that order.
+    /// The results, in the order in which they were measured.
     pub rows: Vec<R>,
 }
 

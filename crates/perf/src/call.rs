@@ -1,5 +1,5 @@
-//! What is measured: the collectives, how large their buffers are for a size, and how they are
-//! called.
+//! The calls that are measured: the collectives, how large their buffers are for a size, and how
+//! they are called.
 //!
 //! Knows the library's calls. Must not know how calls are timed or checked, or by which flags they
 //! were chosen.

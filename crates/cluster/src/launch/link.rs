@@ -21,7 +21,7 @@ const MOST_ERRORS: usize = 64 << 10;
 /// output.
 const END: Duration = Duration::from_secs(2);
 
-/// What a link reports about its host, which is named by its number.
+/// A link's report about its host, which is named by its number.
 pub(super) enum Event {
     Hello(usize, Box<Hello>),
     RankReport(usize, RankReport),
@@ -158,7 +158,7 @@ fn read_agent(
                 is_greeted = true;
                 Event::Hello(number, Box::new(hello))
             }
-            // What a shell prints as it starts.
+            // A shell may print something as it starts.
             _ if !is_greeted => continue,
             _ => match RankReport::decode(&line) {
                 Some(RankReport::Line(local, stream, text)) => {

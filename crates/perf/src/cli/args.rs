@@ -295,7 +295,7 @@ pub(crate) enum BackendArg {
 }
 
 impl BackendArg {
-    /// What takes turns.
+    /// The executors, which take turns if there are several.
     pub(crate) fn backends(self) -> &'static [Backend] {
         match self {
             Self::Host => &[Backend::Host],

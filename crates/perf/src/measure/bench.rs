@@ -77,7 +77,7 @@ pub(crate) trait Platform {
 
 /// Ranks with buffers for elements of one type.
 pub(crate) trait Runner<T: Element> {
-    /// What executes the calls.
+    /// The executor of the calls.
     fn backend(&self) -> Backend;
 
     /// Runs a case without timing it, out of place.

@@ -1,4 +1,4 @@
-//! What kind of machine a host is.
+//! The kind of machine that a host is.
 
 use spark_ccl_topology::Host;
 

@@ -1,4 +1,4 @@
-//! What joins two hosts: the rails between them, and both ends of each.
+//! The connections of two hosts: the rails between them, and both ends of each.
 
 use std::collections::BTreeSet;
 
