@@ -102,7 +102,7 @@ impl Ends<'_> {
         // SAFETY: the memory stays, and is not touched until the receive has ended.
         unsafe { self.their_pair.post_receive(&mut self.memory, ..100, 1) }.unwrap();
         let piece = self.region.piece(0..7).unwrap();
-        // SAFETY: the memory stays.
+        // SAFETY: the memory stays, and is not touched until the send has ended, which is awaited.
         post(&mut self.pair, |batch| unsafe {
             batch.send(told(2), &[piece])
         });
@@ -137,7 +137,8 @@ impl Ends<'_> {
         let written = self.region.piece(0..7).unwrap();
         let read = self.region.piece(200..209).unwrap();
         put(self.own, b"written");
-        // SAFETY: the memory stays.
+        // SAFETY: the memory stays, and is not touched until the read has ended, and with it the
+        // write before it.
         post(&mut self.pair, |batch| unsafe {
             batch.write(Request::new(5), &[written], theirs.offset(1000))?;
             batch.read(told(6), &[read], theirs.offset(999))

@@ -43,11 +43,11 @@ fn dmabuf(bytes: usize) -> io::Result<OwnedFd> {
         offset: 0,
         size: bytes as u64,
     };
-    // SAFETY: the structure is what the request takes.
+    // SAFETY: the request reads a `udmabuf_create`, which `create` is.
     let fd = unsafe { libc::ioctl(maker.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new.
+    // SAFETY: the descriptor was just returned, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -34,7 +34,7 @@ pub(crate) fn fork(what: &str, mut inherited: Inherited<'_>) -> bool {
             let child = || child(what, &mut inherited) && does_not_wait_for(waits);
             let work = std::panic::AssertUnwindSafe(child);
             let fine = std::panic::catch_unwind(work).unwrap_or(false);
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         pid => Pid::from_raw(pid).unwrap(),

@@ -50,7 +50,7 @@ fn a_child_has_locks_that_owe_nothing_to_its_parents_threads() {
             0 => {
                 let threads = Round::start(TURNS).into_iter();
                 let fine = threads.map(JoinHandle::join).all(|ended| ended.is_ok());
-                // SAFETY: ends this process.
+                // SAFETY: `_exit` has no preconditions.
                 unsafe { libc::_exit(i32::from(!fine)) }
             }
             child => child,

@@ -192,13 +192,13 @@ fn a_forked_child_has_no_helpers() {
                 done.fetch_add(usize::from(is_here), Ordering::Relaxed);
             });
             drop(helpers);
-            // SAFETY: ends the child, whatever else the parent has begun.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(i32::from(done.into_inner() != 3)) };
         }
         child => {
             assert!(child > 0);
             let mut status = -1;
-            // SAFETY: `status` is where the result goes.
+            // SAFETY: `waitpid` only writes to `status`, a local.
             let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!((waited, status), (child, 0));
         }

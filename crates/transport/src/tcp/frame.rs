@@ -115,10 +115,10 @@ mod tests {
         let mut memory = [1; 40];
         let owner = NonNull::from(&mut memory[..]);
         let header = vec![0; PAYLOAD];
-        // SAFETY: the memory outlives the frame.
+        // SAFETY: `memory` outlives the frame, and is written only by way of `owner`.
         let mut frame = unsafe { Frame::lent(header, owner) };
         assert_eq!(frame.copy(HEADER_BYTES), [1; 40]);
-        // SAFETY: the frame is not being read.
+        // SAFETY: `owner` is of 40 bytes, of which this is the first, and nothing reads them now.
         unsafe { owner.cast::<u8>().write(2) };
         frame.keep(vec![0; PAYLOAD + memory.len()]);
         assert_eq!(frame.lent_bytes(), None);

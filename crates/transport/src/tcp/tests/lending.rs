@@ -222,7 +222,7 @@ fn only_links_between_hosts_lend() {
     assert_eq!(lends(&here.tx, SLOTLESS_BYTES - 1), Lends::Nothing);
     let ((mut tx, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
     assert_eq!(lends(&tx, LEN), Lends::Nothing);
-    // SAFETY: nothing is lent.
+    // SAFETY: `bytes` is made before the link and outlives it, and nothing writes it.
     let lent = unsafe { tx.lend(NonNull::from(&bytes[..]), 0) };
     assert_eq!(lent.unwrap(), Lending::Unable);
 }
@@ -232,7 +232,7 @@ fn nothing_is_lent_while_a_slot_is_reserved() {
     let [mut here, _there] = sides(GEOMETRY, 1);
     here.tx.reserve(8).unwrap().unwrap();
     let bytes = payload(0, LEN);
-    // SAFETY: nothing is lent.
+    // SAFETY: the link refuses while a slot is reserved, so it keeps no pointer to the bytes.
     let lent = unsafe { here.tx.lend(NonNull::from(&bytes[..]), 0) };
     assert!(matches!(lent, Err(LinkError::Misuse(_))));
 }

@@ -98,7 +98,7 @@ pub(super) unsafe extern "C" fn query_gid_table(
     if most == 0 {
         return 0;
     }
-    // SAFETY: the context is open.
+    // SAFETY: the context is open, as for `ibv_query_gid_table`.
     let gid = unsafe { gid_of(context) };
     // SAFETY: `entries` has room for one, as for `ibv_query_gid_table`: `most` is not 0.
     unsafe {
