@@ -129,8 +129,7 @@ impl Run<'_> {
                 }
                 self.both(channel, [sending, receiving], halves)
             }
-            // What was received is kept in memory, and can be sent on from there without another
-            // copy.
+            // Received data stays in memory, and can be sent on from there without another copy.
             Kind::RecvCopySend | Kind::RecvReduceCopySend
                 if self.lends_on(self.first_lane + channel as usize, step) =>
             {

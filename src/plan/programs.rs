@@ -23,7 +23,7 @@ pub(crate) struct Programs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    /// Those of the signature, without the name, and without the buffers' place in registered
+    /// The words of the signature, without the name, and without the buffers' place in registered
     /// memory.
     words: [u64; 2],
     in_place: bool,

@@ -1,4 +1,4 @@
-//! What makes communicators, and is cancelled while other ranks do not come.
+//! Calls that make communicators, and are cancelled while other ranks do not come.
 
 use std::thread::JoinHandle;
 use std::time::Instant;

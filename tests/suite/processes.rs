@@ -76,7 +76,7 @@ impl Stopwatch {
         answer
     }
 
-    /// What is promised within `limit` after `since` is there now.
+    /// Notes that the event promised within `limit` after `since` has come.
     pub(crate) fn note(&self, since: Instant, limit: Duration) {
         let took = since.elapsed();
         if took > limit {

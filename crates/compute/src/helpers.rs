@@ -53,7 +53,7 @@ pub struct Helpers {
     offered: AtomicUsize,
 }
 
-/// What each helper does first.
+/// The first work of each helper.
 type Begin = Arc<dyn Fn() + Send + Sync>;
 
 struct Pool {
@@ -282,7 +282,7 @@ impl Drop for Pool {
     }
 }
 
-/// What a helper does until it is stopped.
+/// Does a helper's work until it is stopped.
 fn help(mailbox: &Mailbox<Shared<'static>>, part: usize) {
     let mut since = Instant::now();
     loop {

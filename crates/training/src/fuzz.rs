@@ -21,7 +21,7 @@ pub const TARGETS: &[Target] = &[
     ("checkpoint-shard", shard, || vec![some_shard().encode()]),
 ];
 
-/// What is read is consistent, so it is read again as it is written.
+/// A manifest that is read is consistent, so it is read again as it is written.
 fn manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::parse(bytes) {
         assert_eq!(Manifest::parse(&to_json(&manifest)), Ok(manifest));

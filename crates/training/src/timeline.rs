@@ -89,7 +89,7 @@ impl Timeline {
 mod tests {
     use super::*;
 
-    /// What counts is how the times relate, on a machine of any speed.
+    /// Only the relation of the times counts, on a machine of any speed.
     #[test]
     fn times_add_up() {
         let mut timeline = Timeline::new();

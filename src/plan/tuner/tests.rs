@@ -78,7 +78,7 @@ fn where_some_ranks_are_reached_by_way_of_others_messages_go_to_neighbours() {
     let levels = levels.with_ways_round(true);
     let Choice { algorithm, .. } = choose(&levels, of(Operation::AllReduce, 1 << 20), false, false);
     assert!([Ring, Hierarchical].contains(&algorithm), "{algorithm}");
-    // What a program asks for is done all the same.
+    // A program that asks for another one gets it all the same.
     let asked = planner(&[0, 1, 2, 3], true, "direct", &Tuning::default()).with_ways_round(true);
     let Choice { algorithm, .. } = choose(&asked, of(Operation::AllReduce, 1 << 20), false, false);
     assert_eq!(algorithm, Algorithm::Direct);

@@ -77,7 +77,7 @@ fn is_fault(error: &(dyn std::error::Error + 'static)) -> bool {
     spark_ccl::Error::find(error).is_some_and(|error| error.fault().is_some())
 }
 
-/// What a rank has at the beginning: from the newest checkpoint, if there is one.
+/// The state at the beginning: that of the newest checkpoint, if there is one.
 fn begin(
     comm: &Communicator,
     options: &Options,

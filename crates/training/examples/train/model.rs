@@ -29,7 +29,7 @@ pub(crate) struct Transformer {
     pub layers: usize,
 }
 
-/// What the backward pass needs of a layer.
+/// A layer's values that the backward pass needs.
 struct Layer {
     input: Vec<f32>,
     normal1: Vec<f32>,

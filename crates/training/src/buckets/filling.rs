@@ -198,7 +198,7 @@ impl Buckets {
         let first = first.chunks_exact(size_of::<u64>());
         let first = first.map(|bytes| bytemuck::pod_read_unaligned::<u64>(bytes) as usize);
         let mut order: Vec<_> = first.collect();
-        // Those that rank 0 has no gradients of, which come at the end of a step.
+        // Tensors of which rank 0 has no gradients come last, at the end of a step.
         let mut is_there = vec![false; self.is_filled.len()];
         for &tensor in &order {
             is_there[tensor] = true;

@@ -207,7 +207,7 @@ fn a_rank_that_skips_a_step_is_named() {
     );
 }
 
-/// What the survivors of a fault have may differ, so it is not used again.
+/// The state of a fault's survivors may differ, so it is not used again.
 #[test]
 fn state_is_refused_after_a_failed_call() {
     ranks(2, |comm| {

@@ -49,7 +49,7 @@ fn text(folder: &Path) -> String {
     format!("text={}", file.display())
 }
 
-/// What ends with success printed.
+/// The text that a successful process has printed.
 fn printed(output: Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");

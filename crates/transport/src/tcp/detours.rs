@@ -15,7 +15,7 @@ const AWAIT: Duration = Duration::from_millis(500);
 /// sender back.
 const MOST: usize = 1 << 30;
 
-/// What has come over other sockets, and where that is to be expected.
+/// The messages that came over other sockets than theirs, and where more are to be expected.
 pub(super) struct Detours {
     /// The connections that the link gets later.
     pub(super) spares: Arc<Spares>,

@@ -33,7 +33,7 @@ const ASK_FROM: usize = 64 << 10;
 /// The messages that are not sent, or not known to have arrived.
 pub(super) struct Outbox {
     geometry: Geometry,
-    /// Those on which messages take turns, and the spare ones.
+    /// Messages take turns on the first `homes`; the others are spare.
     pub(super) sockets: Vec<Outgoing>,
     pub(super) homes: usize,
     /// The messages from number `first` on.

@@ -69,7 +69,7 @@ pub(super) fn homes_carry(rails: &[Rail]) -> bool {
     rails.iter().any(|rail| !rail.is_spare && rail.carries())
 }
 
-/// Those that carry, or should: the spare ones only where all others are silent.
+/// The rails that carry, or should: the spare ones only where all others are silent.
 pub(super) fn in_use(rails: &[Rail]) -> impl Iterator<Item = &Rail> {
     let needs_spares = !homes_carry(rails);
     rails

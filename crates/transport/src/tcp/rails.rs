@@ -47,7 +47,7 @@ struct Rails {
 }
 
 impl Rails {
-    /// Those of the sockets. None where no cable can be pulled, within this host.
+    /// The rails of the sockets. None within this host, where no cable can be pulled.
     fn of(streams: &[Arc<dyn Stream>]) -> Self {
         let all: Option<Vec<_>> = streams.iter().map(Rail::of).collect();
         Self {

@@ -15,7 +15,7 @@ use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 /// The receiving half of a link over TCP.
 pub struct Rx {
     geometry: Geometry,
-    /// Those on which messages take turns, and the spare ones.
+    /// Messages take turns on the first `homes`; the others are spare.
     sockets: Vec<Incoming>,
     homes: usize,
     /// The number of the next message.

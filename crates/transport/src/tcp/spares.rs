@@ -26,7 +26,7 @@ pub(super) type Ask = Box<dyn Fn(usize, &[IpAddr]) + Send + Sync>;
 /// The connections of a link beyond those with which it began.
 #[derive(Default)]
 pub(super) struct Spares {
-    /// Those that are not read yet.
+    /// The connections that are not read yet.
     fresh: Mutex<Vec<Arc<dyn Stream>>>,
     ask: OnceLock<Ask>,
     asked: Mutex<Asked>,
@@ -81,7 +81,7 @@ impl Spares {
         (asked.next, asked.came) = (asked.next.max(number + 1), Some(now));
     }
 
-    /// Those that have come since the last call, to be read.
+    /// Takes the connections that have come since the last call, to be read.
     pub(super) fn take(&self) -> Vec<Arc<dyn Stream>> {
         std::mem::take(&mut self.fresh.lock())
     }

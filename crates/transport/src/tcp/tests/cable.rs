@@ -29,7 +29,7 @@ struct State {
     is_out: bool,
     /// How many bytes get through before the cable is out.
     passes: usize,
-    /// What the kernel has taken and was not delivered.
+    /// The bytes that the kernel has taken and not delivered.
     held: Vec<u8>,
     is_closed: bool,
     /// The kernel gives the connection up for this reason, after it has taken some more bytes.
@@ -86,7 +86,7 @@ impl Cable {
         let _ = self.repeat();
     }
 
-    /// What the kernel does by itself: delivers what was held.
+    /// Delivers what was held, as the kernel does by itself.
     fn repeat(&self) -> rustix::io::Result<()> {
         let mut state = self.state.lock();
         let most = if state.is_out {
