@@ -61,6 +61,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("SPARK_CCL_NCCL_BLOCKING"),
     plain("SPARK_CCL_NCCL_VERSION"),
     plain("SPARK_CCL_NCCL_FALLBACK"),
+    plain("SPARK_CCL_TORCH_NCCL"),
     plain("SPARK_CCL_SLOT_BYTES"),
     plain("SPARK_CCL_SLOTS"),
     plain("NCCL_BUFFSIZE"),
@@ -103,6 +104,7 @@ pub(crate) const READ_ELSEWHERE: &[&str] = &[
     "NCCL_CONF_FILE",
     "SPARK_CCL_NCCL_VERSION",
     "SPARK_CCL_NCCL_FALLBACK",
+    "SPARK_CCL_TORCH_NCCL",
 ];
 
 /// The entry of a variable, if it has an effect.

@@ -1,7 +1,8 @@
 //! The version of NCCL that this library claims to be, and the log line by which tools and people
 //! tell this library from NCCL.
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_char, c_int};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use spark_ccl::Communicator;
@@ -28,6 +29,15 @@ pub(crate) fn version() -> Result<c_int, Failure> {
                 "{VARIABLE} is {text:?}, which is no version of NCCL: write 22703 for 2.27.3"
             ))
         })
+}
+
+/// The build of this library, as text. NCCL has no such function: a program that finds it beside
+/// the functions that it calls, as `spark_ccl.torch` does, knows whose they are.
+#[unsafe(no_mangle)]
+extern "C" fn spark_nccl_version() -> *const c_char {
+    static TEXT: LazyLock<CString> =
+        LazyLock::new(|| CString::new(spark_ccl::VERSION).unwrap_or_default());
+    TEXT.as_ptr()
 }
 
 /// Says once, in the log, which library this is. Events of this module are logged from
