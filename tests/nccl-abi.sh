@@ -2,7 +2,8 @@
 # Compares libspark_nccl.so with NVIDIA's own headers, without a GPU: its functions' prototypes with
 # those of the newest, the layouts of its structures with those of several versions; runs the
 # program of its tests as one that was compiled with NCCL's header; and compares what it answers to
-# wrong arguments with what NCCL's own library does. Then imports PyTorch with it.
+# wrong arguments with what NCCL's own library does. Then imports PyTorch with it, also by the Python
+# package.
 # The headers and the library are in wheels from PyPI (1.1 GB, of which they are kept in
 # $XDG_CACHE_HOME/spark-ccl). PyTorch is that of tests/torch.sh, and is skipped where that is not
 # there; all is skipped without a network, unless SPARK_CCL_TEST_REQUIRE has "nccl".
@@ -147,3 +148,21 @@ assert ids[0].startswith(b"SCid") and ids[0] != ids[1], ids
 print(f"PyTorch {torch.__version__} has NCCL {version.value} of ours, and its unique ids")
 ')
 echo "$version"
+
+# The package knows whose library PyTorch calls, and brings its own if it is imported first.
+mkdir "$folder/package"
+cp -r python/spark_ccl "$folder/package/"
+cp "$(dirname "$library")"/libspark_{ccl,nccl}.so "$folder/package/spark_ccl/"
+# serves WHETHER IMPORTS [VARIABLE=VALUE]...
+serves() {
+    env "PYTHONPATH=$folder/package" "${@:3}" "$python" -W ignore -c "import $2
+import torch
+from spark_ccl.torch.nccl_library import is_ours
+found = (bytes(torch.cuda.nccl.unique_id()).startswith(b'SCid'), is_ours())
+assert found == ($1, $1), found" || fail "with import $2 ${*:3}, ours serves PyTorch, or not: $1 expected"
+}
+serves True spark_ccl.torch
+serves False torch,spark_ccl.torch
+serves False spark_ccl.torch SPARK_CCL_TORCH_NCCL=0
+serves True torch,spark_ccl.torch "LD_PRELOAD=$library"
+echo "PyTorch has ours if spark_ccl.torch is imported first, or by LD_PRELOAD"

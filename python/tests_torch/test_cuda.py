@@ -20,10 +20,13 @@ import torch.distributed as dist
 from test_training import losses_of, model, same_everywhere
 from torch.nn.parallel import DistributedDataParallel
 
+from spark_ccl.torch import nccl_library
+from spark_ccl.torch.handed import HandedCalls
+
 SIZE = 2
 COUNT = 1027
 GPUS = torch.cuda.device_count()
-# NCCL takes a GPU for each rank.
+# NCCL takes a GPU for each rank. Without SPARK_CCL_TORCH_NCCL=0, both are this library's kernels.
 BACKENDS = ("auto", "engine") if GPUS >= SIZE else ("engine",)
 
 
@@ -142,7 +145,9 @@ def order() -> None:
     waited_for.record()
     assert not waited_for.query(), "the program has waited"
     expect(after, total * 2, "what follows a call")
-    assert work.is_completed() and work.is_success() and work.exception() is None
+    assert work.is_completed()
+    # Works of PyTorch's group do not say.
+    assert not nccl_library.why_not_used() or (work.is_success() and work.exception() is None)
     other = torch.cuda.Stream()
     other.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(other):
@@ -221,6 +226,12 @@ def subgroups() -> None:
     expect(tensor, sum(values(one) for one in every_rank()), "another group")
 
 
+def handed_on() -> None:
+    """PyTorch's process group makes the calls, where its NCCL is this package's library."""
+    group: Any = dist.group.WORLD
+    assert isinstance(group._gpu.calls, HandedCalls) == (not nccl_library.why_not_used())
+
+
 def graphs() -> None:
     """A call that is captured runs at each launch."""
     rank = dist.get_rank()
@@ -276,7 +287,7 @@ def messages() -> None:
 
 
 def all_calls() -> None:
-    for check in (reductions, copies, order, memory, batches, errors, subgroups, graphs):
+    for check in (reductions, copies, handed_on, order, memory, batches, errors, subgroups, graphs):
         check()
         torch.cuda.synchronize()
 

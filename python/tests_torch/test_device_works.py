@@ -12,6 +12,7 @@ import unittest
 from collections.abc import Iterator
 from datetime import timedelta
 from types import FrameType, SimpleNamespace
+from typing import TypeVar
 from unittest import mock
 
 import groups
@@ -24,9 +25,11 @@ from spark_ccl.torch.delayed import Delayed
 from spark_ccl.torch.device_work import DeviceWork, Enqueued
 from spark_ccl.torch.devices import DeviceCalls
 
+Calls = TypeVar("Calls", bound=DeviceCalls)
 
-def calls_without_gpu() -> DeviceCalls:
-    calls = object.__new__(DeviceCalls)
+
+def calls_without_gpu(kind: type[Calls] = DeviceCalls) -> Calls:
+    calls = object.__new__(kind)
     calls._order = threading.RLock()
     calls._waiting = []
     calls._batch = None

@@ -7,16 +7,21 @@
 
 Everything else works as with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and the
 like, new groups. Ranks find each other through PyTorch's own store. Calls on a GPU are ordered
-in streams as with NCCL's backend. Needs PyTorch 2.4 or newer.
+in streams as with NCCL's backend; they are fastest if this is imported before `torch`. Needs
+PyTorch 2.4 or newer.
 """
 
 from __future__ import annotations
 
-import torch.distributed as dist
+from . import nccl_library
 
-from . import versions  # noqa: F401  (first: it refuses what is too old)
-from .process_group import PartOfGroup, ProcessGroup, create
-from .rendezvous import NAME
+nccl_library.load()
+
+import torch.distributed as dist  # noqa: E402
+
+from . import versions  # noqa: E402, F401  (first: it refuses what is too old)
+from .process_group import PartOfGroup, ProcessGroup, create  # noqa: E402
+from .rendezvous import NAME  # noqa: E402
 
 __all__ = ["PartOfGroup", "ProcessGroup"]
 

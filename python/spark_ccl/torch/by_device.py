@@ -13,8 +13,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from ..errors import InvalidError
 from .calls import Calls
 from .devices import DeviceCalls
+from .handed import connect
 from .options import limit_of
-from .rendezvous import meet_on_device
 from .tensors import check_has_memory
 
 # The calls that take tensors, by all their names.
@@ -40,8 +40,7 @@ class Gpu:
             # The program's own device stays the current one.
             with self._meeting, torch.cuda.device(index):
                 if self.calls is None:
-                    communicator = meet_on_device(self._store, *self._place, self.timeout, index)
-                    self.calls = DeviceCalls(communicator, torch.device("cuda", index), self.timeout)
+                    self.calls = connect(self._store, *self._place, self.timeout, torch.device("cuda", index))
         if self.calls.device.index != index:
             raise InvalidError(
                 f"the tensor is on cuda:{index}, and the calls of rank {self._place[0]} are on {self.calls.device}: a "

@@ -19,6 +19,7 @@ import torch
 from .. import _library
 from ..communicator import Communicator
 from ..errors import Error, InvalidError, TimedOutError
+from ..types import DType
 from .blocks import Tensors, apart, in_order, only, split_counts
 from .calls import Calls
 from .delayed import Delayed
@@ -29,6 +30,8 @@ from .work import END_WITHIN, LOOK_EVERY
 
 # Seconds after which messages are sent even if nothing waits for them.
 SEND_AFTER = 0.02
+# What the other ranks hear of an abort.
+ABORTED = "the process group was aborted"
 
 
 class DeviceCalls(Calls):
@@ -101,9 +104,18 @@ class DeviceCalls(Calls):
         with contextlib.suppress(Error, RuntimeError):
             self.flush()
             deadline = time.monotonic() + self._timeout.total_seconds()
-            while self._last is not None and not self._last.query() and time.monotonic() < deadline:
+            while not self._has_run() and time.monotonic() < deadline:
                 self._communicator.check()
                 time.sleep(LOOK_EVERY)
+
+    def abort(self) -> None:
+        """Ends all calls, those of the other ranks, too."""
+        if self._communicator._held is not None:
+            self._communicator.abort(ABORTED)
+
+    def _has_run(self) -> bool:
+        """Whether all calls outside graphs have run."""
+        return self._last is None or self._last.query()
 
     # Several calls as one.
 
@@ -181,17 +193,20 @@ class DeviceCalls(Calls):
         if output_sizes or input_sizes:
             return super().all_to_all_single(output, whole, output_sizes, input_sizes, opts)
         # Equal parts on all ranks, as with NCCL's backend: each of our backends can exchange them.
-        whole = apart(whole, output)
-        to, source = pointer(output, "output"), pointer(whole, "input")
+        whole, count, dtype = self._equal_parts(output, whole)
+        arguments = (pointer(whole, "input"), pointer(output, "output"), count, dtype)
+        return self._work(self._start(opts, "all_to_all", *arguments, keep=(output, whole)), [output])
+
+    alltoall_base = all_to_all_single
+
+    def _equal_parts(self, output: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, int, DType]:
+        """What is sent of `whole`, and the elements for each rank, of which `output` takes as many."""
         if output.dtype != whole.dtype or output.numel() != whole.numel():
             raise InvalidError(
                 f"input has {whole.numel()} elements of {whole.dtype}, and output {output.numel()} of {output.dtype}"
             )
         counts, dtype = split_counts(whole, [], self._size, "input")
-        arguments = (source, to, counts[0], dtype)
-        return self._work(self._start(opts, "all_to_all", *arguments, keep=(output, whole)), [output])
-
-    alltoall_base = all_to_all_single
+        return apart(whole, output), counts[0], dtype
 
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Any]:
         """The description of a call to be enqueued."""

@@ -18,6 +18,7 @@ from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import in_flight
 from .by_device import CallsByDevice, Gpu
+from .devices import ABORTED
 from .options import LONGEST
 from .rendezvous import NAME, meet
 from .tagged import TaggedMessages
@@ -96,9 +97,11 @@ class _Group(CallsByDevice):
             communicator.set_timeout(timeout.total_seconds())
 
     def abort(self) -> None:
-        for communicator in self._communicators():
+        for communicator in (self._communicator, self._tagged.tagged):
             if communicator._held is not None:
-                communicator.abort("the process group was aborted")
+                communicator.abort(ABORTED)
+        if self._gpu.calls is not None:
+            self._gpu.calls.abort()
 
     def shutdown(self) -> None:
         self._tagged.close()

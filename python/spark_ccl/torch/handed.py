@@ -1,0 +1,205 @@
+"""Calls on a GPU that PyTorch's own process group for NCCL makes, on this package's library in
+NCCL's place: that takes less time for a call than Python does."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, ReduceScatterOptions
+
+from ..communicator import Communicator
+from .blocks import Tensors, in_order, listed, only
+from .devices import DeviceCalls
+from .nccl_library import why_not_used
+from .options import is_async, limit_of, options
+from .rendezvous import meet_on_device
+from .tensors import check_all_on, pointer
+
+# What both ways move and reduce alike.
+_TYPES = {
+    torch.int8,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
+_OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT)
+# A failure ends the communicator and not the process, which hears of it by an error; torchrun sets
+# the first one otherwise.
+_SETTINGS = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+_MOMENT = timedelta(seconds=1)
+_log = logging.getLogger(__name__)
+
+
+def connect(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> DeviceCalls:
+    """Connects this rank's GPU to those of the others, which all call this. The calls of all ranks
+    go the same way."""
+    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, why_not_used())
+    if any(reasons):
+        _tell(rank, reasons)
+        return DeviceCalls(communicator, device, timeout)
+    group = dist.ProcessGroupNCCL.Options()
+    group._timeout = timeout
+    with _environment(_SETTINGS):
+        nccl = dist.ProcessGroupNCCL(own, rank, size, group)
+    # Now, while all ranks are here, and no stream captures a graph.
+    nccl.eager_connect_single_device(device)
+    return HandedCalls(communicator, device, timeout, nccl)
+
+
+def _tell(rank: int, reasons: Sequence[str]) -> None:
+    """Logs why calls are made in Python; as a warning if some ranks could do otherwise."""
+    if rank == 0:
+        level = logging.INFO if all(reasons) else logging.WARNING
+        of, reason = next((of, reason) for of, reason in enumerate(reasons) if reason)
+        _log.log(level, "calls on GPUs are made in Python, which takes longer: of rank %d, %s", of, reason)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class HandedCalls(DeviceCalls):
+    """A group's calls on this rank's GPU. PyTorch's process group makes those that it can make just
+    as well; all ranks divide them alike. Calls of a batch and messages are not among these."""
+
+    def __init__(self, communicator: Communicator, device: torch.device, timeout: timedelta, nccl: Any) -> None:
+        super().__init__(communicator, device, timeout)
+        self._nccl = nccl
+        # The last handed works outside graphs: in the current stream, and in one of PyTorch's group.
+        self._handed: dict[bool, Any] = {}
+
+    def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Any:
+        opts = options(AllreduceOptions, opts, "reduceOp")
+        tensor = only(listed(tensors))
+        if tensor.layout != torch.strided or not self._takes(tensor, opts, opts.reduceOp):
+            return super().allreduce(tensors, opts)
+        return self._hand_in_order("allreduce", tensor, opts)
+
+    def broadcast(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Any:
+        opts = options(BroadcastOptions, opts, "rootRank")
+        tensor = only(listed(tensors))
+        if not self._takes(tensor, opts):
+            return super().broadcast(tensors, opts)
+        return self._hand_in_order("broadcast", tensor, opts)
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> Any:
+        if not self._takes(own, opts):
+            return super().all_gather_single(output, own, opts)
+        self._check_blocks("input", own, "output", output)
+        return self._hand_both("_allgather_base", output, self._source(own, output), opts)
+
+    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Any:
+        opts = options(ReduceScatterOptions, opts, "reduceOp")
+        if not self._takes(output, opts, opts.reduceOp):
+            return super().reduce_scatter_single(output, whole, opts)
+        self._check_blocks("output", output, "input", whole)
+        return self._hand_both("_reduce_scatter_base", output, self._source(whole, output), opts)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> Any:
+        if output_sizes or input_sizes or not self._takes(whole, opts):
+            return super().all_to_all_single(output, whole, output_sizes, input_sizes, opts)
+        whole, _, _ = self._equal_parts(output, whole)
+        return self._hand_both("alltoall_base", output, whole, opts, [], [])
+
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+
+    def _takes(self, tensor: torch.Tensor, opts: Any, op: Any = None) -> bool:
+        """Whether the call is handed on, by what all ranks have in common."""
+        # PyTorch's group has one time for all calls.
+        is_usual = self._batch is None and limit_of(opts) is None and tensor.dtype in _TYPES
+        return is_usual and (op is None or any(op == known for known in _OPS))
+
+    def _hand_in_order(self, name: str, tensor: torch.Tensor, opts: Any) -> Any:
+        """Hands on a call with one tensor, or with a contiguous copy of it."""
+        if tensor.is_contiguous() and not tensor.is_neg():
+            return self._hand(name, opts, [tensor])
+        ordered, copy = in_order(tensor)
+        pointer(ordered, "the tensor")
+        # The copy back follows in the current stream.
+        self._hand(name, opts, [ordered]).wait()
+        return self._work([], [tensor], copy)
+
+    def _hand_both(self, name: str, output: torch.Tensor, given: torch.Tensor, opts: Any, *more: Any) -> Any:
+        check_all_on(self.device, (output, given))
+        pointer(output, "output")
+        pointer(given, "input")
+        return self._hand(name, opts, output, given, *more)
+
+    def _hand(self, name: str, opts: Any, *arguments: Any) -> Any:
+        if opts is not None:
+            arguments = (*arguments, opts)
+        with self._order:
+            self.flush()
+            # It says who has died or aborted.
+            self._communicator.check()
+            try:
+                work = getattr(self._nccl, name)(*arguments)
+            except dist.DistBackendError as failure:
+                self._communicator.check()
+                # The ranks are out of step.
+                self._communicator.abort(f"PyTorch's {name} has failed: {failure}")
+                raise
+            if not torch.cuda.is_current_stream_capturing():
+                self._handed[is_async(opts)] = work
+        return work
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        super().set_timeout(timeout)
+        self._nccl._set_default_timeout(timeout)
+
+    def _has_run(self) -> bool:
+        return super()._has_run() and all([work.is_completed() for work in self._handed.values()])
+
+    def wait_for_all(self, limit: timedelta | None = None) -> None:
+        works = list(self._handed.values())
+        for work in works:
+            # The current stream waits.
+            work.wait()
+        super().wait_for_all(limit)
+        for work in works:
+            if work.is_completed():
+                # With a time, it raises what has failed.
+                work.wait(_MOMENT)
+
+    def abort(self) -> None:
+        super().abort()
+        self._nccl.abort()
+
+    def close(self) -> None:
+        super().close()
+        # It waits for no other rank, unlike `shutdown`, and what this rank has done stays done.
+        self._nccl.abort()

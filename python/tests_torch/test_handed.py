@@ -1,0 +1,386 @@
+"""Which calls on a GPU go to PyTorch's process group for NCCL, and when: with stand-ins for it, for
+its library, and for work on a GPU."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import os
+import sys
+import tempfile
+import threading
+import unittest
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from test_device_works import OnGpu, calls_without_gpu, counted_calls, held
+
+from spark_ccl import InvalidError, RemoteError
+from spark_ccl.torch import handed, nccl_library
+from spark_ccl.torch.devices import DeviceCalls
+from spark_ccl.torch.handed import HandedCalls, connect
+
+SIZE = 2
+MINUTE = timedelta(seconds=60)
+
+
+def handed_calls() -> HandedCalls:
+    calls = calls_without_gpu(HandedCalls)
+    calls.device = OnGpu.device
+    calls._rank, calls._size = 0, SIZE
+    calls._timeout = timedelta(seconds=0.2)
+    calls._last = None
+    calls._nccl = mock.Mock()
+    calls._handed = {}
+    return calls
+
+
+def on_gpu(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.ones(count, dtype=dtype).as_subclass(OnGpu)
+
+
+def asks(op: Any = dist.ReduceOp.SUM, timeout: timedelta = timedelta(0), is_async: bool = True) -> Any:
+    return SimpleNamespace(asyncOp=is_async, reduceOp=dist.ReduceOp(op), timeout=timeout, rootRank=1, rootTensor=0)
+
+
+@contextlib.contextmanager
+def enqueued(calls: DeviceCalls) -> Iterator[list[str]]:
+    """The functions of this library that calls enqueue meanwhile."""
+    names: list[str] = []
+
+    def launch(works: Any, stream: object, has_begun_now: bool = False) -> None:
+        names.extend(call._call[0] for work in works for call in work.started)
+        for work in works:
+            work.finish()
+            work.was_enqueued(mock.Mock(), stream)
+
+    with counted_calls(collections.Counter()), mock.patch.object(calls, "_launch", side_effect=launch):
+        yield names
+
+
+class Routes(unittest.TestCase):
+    def test_common_calls_are_handed_on(self) -> None:
+        short, long, opts = on_gpu(3), on_gpu(3 * SIZE), asks()
+        for made, name, expected in (
+            (lambda calls: calls.allreduce([short], opts), "allreduce", ([short], opts)),
+            (lambda calls: calls.broadcast([short], opts), "broadcast", ([short], opts)),
+            (lambda calls: calls.all_gather_single(long, short, opts), "_allgather_base", (long, short, opts)),
+            (lambda calls: calls._allgather_base(long, short), "_allgather_base", (long, short)),
+            (lambda calls: calls.reduce_scatter_single(short, long, opts), "_reduce_scatter_base", (short, long, opts)),
+            (lambda calls: calls._reduce_scatter_base(short, long, opts), "_reduce_scatter_base", (short, long, opts)),
+            (
+                lambda calls: calls.alltoall_base(long, other, [], [], opts),
+                "alltoall_base",
+                (long, other := on_gpu(3 * SIZE), [], [], opts),
+            ),
+        ):
+            with self.subTest(name):
+                calls = handed_calls()
+                with enqueued(calls) as names:
+                    work = made(calls)
+                function = getattr(calls._nccl, name)
+                self.assertIs(work, function.return_value)
+                self.assertEqual(len(calls._nccl.mock_calls), 1)
+                for seen, wanted in zip(function.call_args.args, expected):
+                    self.assertTrue(seen is wanted or seen == wanted, name)
+                self.assertEqual(names, [])
+
+    def test_common_reductions_are_handed_on(self) -> None:
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX, dist.ReduceOp.MIN, dist.ReduceOp.PRODUCT):
+            calls = handed_calls()
+            with enqueued(calls):
+                calls.allreduce([on_gpu(3)], asks(op))
+            calls._nccl.allreduce.assert_called_once()
+
+    def test_others_are_not(self) -> None:
+        short, long = on_gpu(3), on_gpu(3 * SIZE)
+        integers, booleans = on_gpu(3, torch.int32), on_gpu(3, torch.bool)
+        for what, made, name in (
+            ("bits", lambda calls: calls.allreduce([integers], asks(dist.ReduceOp.BXOR)), "all_gather"),
+            ("booleans", lambda calls: calls.allreduce([booleans], asks()), "all_reduce"),
+            ("a time", lambda calls: calls.allreduce([short], asks(timeout=MINUTE)), "all_reduce"),
+            ("a time to move", lambda calls: calls.broadcast([short], asks(timeout=MINUTE)), "broadcast"),
+            ("uneven", lambda calls: calls.alltoall_base(long, on_gpu(6), [3, 3], [2, 4]), "all_to_all_v"),
+            ("reduce", lambda calls: calls.reduce([short], asks()), "reduce"),
+            ("several", lambda calls: calls.allreduce_coalesced([short, on_gpu(3)], asks()), "all_reduce"),
+        ):
+            with self.subTest(what):
+                calls = handed_calls()
+                # Stand-ins do not pass their place on to the tensors that are made of them.
+                with enqueued(calls) as names, mock.patch("spark_ccl.torch.devices.check_all_on"):
+                    made(calls)
+                self.assertEqual(names[0], name)
+                self.assertEqual(calls._nccl.mock_calls, [])
+
+    def test_a_batch_is_of_one_kind(self) -> None:
+        calls = handed_calls()
+        with enqueued(calls) as names:
+            calls.open_batch()
+            calls.allreduce([on_gpu(3)], asks())
+            calls.close_batch()
+        self.assertEqual(names, ["all_reduce"])
+        self.assertEqual(calls._nccl.mock_calls, [])
+
+    def test_what_is_not_contiguous_is_handed_on_as_a_copy(self) -> None:
+        calls = handed_calls()
+        whole = torch.arange(6.0).view(2, 3)
+        tensor = whole.t().as_subclass(OnGpu)
+
+        def add(tensors: list[torch.Tensor], opts: object) -> Any:
+            self.assertTrue(tensors[0].is_contiguous())
+            tensors[0].mul_(2)
+            return work
+
+        work = mock.Mock()
+        calls._nccl.allreduce = add
+        with enqueued(calls):
+            done = calls.allreduce([tensor], asks())
+        work.wait.assert_called_once_with()
+        self.assertEqual(whole.flatten().tolist(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0])
+        self.assertEqual(len(done.results), 1)
+
+    def test_shared_memory_is_handed_on_as_a_copy(self) -> None:
+        calls, memory = handed_calls(), on_gpu(3 * SIZE)
+        with enqueued(calls), mock.patch.object(handed, "check_all_on"):
+            # Not in place: that of rank 0 is the first block.
+            calls.all_gather_single(memory, memory[3:], asks())
+            output, given, _ = calls._nccl._allgather_base.call_args.args
+        self.assertIs(output, memory)
+        self.assertNotEqual(given.data_ptr(), memory[3:].data_ptr())
+
+    def test_wrong_arguments_are_refused_before(self) -> None:
+        calls = handed_calls()
+        short, away = on_gpu(3), torch.ones(3)
+        for made, said in (
+            (lambda: calls.all_gather_single(on_gpu(5), short, asks()), "expected 6"),
+            (lambda: calls.all_gather_single(on_gpu(6), away, asks()), "is on cpu"),
+            (lambda: calls.reduce_scatter_single(short, on_gpu(7), asks()), "expected 6"),
+            (lambda: calls.alltoall_base(on_gpu(4), on_gpu(6), [], [], asks()), "output 4"),
+            (lambda: calls.allreduce([short, short], asks()), "2 tensors"),
+        ):
+            with enqueued(calls), self.assertRaisesRegex(InvalidError, said):
+                made()
+        self.assertEqual(calls._nccl.mock_calls, [])
+
+    def test_messages_go_out_before(self) -> None:
+        calls, order = handed_calls(), []
+        calls._nccl.allreduce.side_effect = lambda *arguments: order.append("allreduce")
+        with enqueued(calls), mock.patch.object(calls, "flush", side_effect=lambda: order.append("flush")):
+            held(calls)
+            calls.allreduce([on_gpu(3)], asks())
+        self.assertEqual(order, ["flush", "allreduce"])
+        calls._delayed.close(60)
+
+
+class Ends(unittest.TestCase):
+    def test_a_failure_ends_the_group_and_says_who(self) -> None:
+        calls = handed_calls()
+        calls._nccl.allreduce.side_effect = dist.DistBackendError("NCCL error")
+        with enqueued(calls):
+            with self.assertRaisesRegex(dist.DistBackendError, "NCCL error"):
+                calls.allreduce([on_gpu(3)], asks())
+            calls._communicator.abort.assert_called_once()
+            self.assertIn("NCCL error", calls._communicator.abort.call_args.args[0])
+            died = RemoteError("rank 1 has died")
+            calls._communicator.check.side_effect = [None, died]
+            with self.assertRaisesRegex(RemoteError, "rank 1"):
+                calls.allreduce([on_gpu(3)], asks())
+            # Known before: nothing is handed on.
+            calls._nccl.reset_mock()
+            calls._communicator.check.side_effect = died
+            with self.assertRaisesRegex(RemoteError, "rank 1"):
+                calls.allreduce([on_gpu(3)], asks())
+        self.assertEqual(calls._nccl.mock_calls, [])
+
+    def test_a_barrier_waits_for_handed_calls_and_raises_what_has_failed(self) -> None:
+        calls = handed_calls()
+        with enqueued(calls):
+            works = [calls.allreduce([on_gpu(3)], asks(is_async=is_async)) for is_async in (False, True)]
+        calls._handed = dict(zip((False, True), (mock.Mock(), mock.Mock())))
+        with mock.patch.object(DeviceCalls, "wait_for_all") as streams:
+            calls.wait_for_all(MINUTE)
+            streams.assert_called_once_with(MINUTE)
+            for work in calls._handed.values():
+                self.assertEqual(work.wait.call_args_list, [mock.call(), mock.call(handed._MOMENT)])
+            calls._handed[True].wait.side_effect = [None, dist.DistBackendError("lost")]
+            with self.assertRaisesRegex(dist.DistBackendError, "lost"):
+                calls.wait_for_all(MINUTE)
+        self.assertEqual(len(works), 2)
+
+    def test_calls_of_a_graph_are_not_waited_for(self) -> None:
+        calls = handed_calls()
+        with enqueued(calls), mock.patch("torch.cuda.is_current_stream_capturing", return_value=True):
+            calls.allreduce([on_gpu(3)], asks())
+        self.assertEqual(calls._handed, {})
+
+    def test_the_end_waits_for_handed_calls_and_then_leaves(self) -> None:
+        calls = handed_calls()
+        work = calls._handed[True] = mock.Mock()
+        work.is_completed.side_effect = [False, False, True]
+        calls.close()
+        self.assertEqual(work.is_completed.call_count, 3)
+        self.assertEqual(calls._nccl.mock_calls, [mock.call.abort()])
+
+    def test_the_end_does_not_wait_longer_than_the_timeout(self) -> None:
+        calls = handed_calls()
+        calls._handed[True] = mock.Mock(is_completed=lambda: False)
+        calls.close()
+        calls._nccl.abort.assert_called_once_with()
+
+    def test_times_and_aborts_are_passed_on(self) -> None:
+        calls = handed_calls()
+        calls.set_timeout(MINUTE)
+        calls._nccl._set_default_timeout.assert_called_once_with(MINUTE)
+        calls.abort()
+        calls._communicator.abort.assert_called_once_with("the process group was aborted")
+        calls._nccl.abort.assert_called_once_with()
+
+
+class Meeting:
+    """Ranks, each in a thread, that connect their GPUs, with stand-ins for these."""
+
+    def __init__(self, reasons: list[str], store: Any) -> None:
+        self.reasons, self.store = reasons, store
+        self.backends: list[str] = []
+        self.groups: list[tuple[Any, int, int, dict[str, str | None]]] = []
+        self.made: list[Any] = [None] * len(reasons)
+
+    def connect(self) -> list[DeviceCalls]:
+        threads = [threading.Thread(target=self._rank, args=(rank,)) for rank in range(len(self.reasons))]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.object(handed, "why_not_used", self._reason))
+            stack.enter_context(mock.patch("spark_ccl.torch.rendezvous.Communicator", self._communicator))
+            stack.enter_context(mock.patch.object(dist, "ProcessGroupNCCL", mock.Mock(side_effect=self._group)))
+            stack.enter_context(mock.patch("torch.cuda.Stream"))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        return self.made
+
+    def _rank(self, rank: int) -> None:
+        threading.current_thread().name = str(rank)
+        device = torch.device("cuda", rank)
+        self.made[rank] = connect(self.store, rank, len(self.reasons), MINUTE, device)
+
+    def _reason(self) -> str:
+        return self.reasons[int(threading.current_thread().name)]
+
+    def _communicator(self, unique_id: object, rank: int, size: int, **settings: str) -> Any:
+        self.backends.append(settings["backend"])
+        return mock.Mock(rank=rank, size=size)
+
+    def _group(self, store: Any, rank: int, size: int, options: Any) -> Any:
+        set_now = {name: os.environ.get(name) for name in handed._SETTINGS}
+        self.groups.append((store, rank, size, set_now))
+        assert options._timeout == MINUTE
+        return mock.Mock()
+
+
+class Agreement(unittest.TestCase):
+    def setUp(self) -> None:
+        kept = mock.patch.dict(os.environ, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"})
+        kept.start()
+        self.addCleanup(kept.stop)
+        os.environ.pop("SPARK_CCL_BACKEND", None)
+
+    def test_all_ranks_hand_on_where_all_can(self) -> None:
+        store = dist.HashStore()
+        found = []
+        for _ in range(2):
+            meeting = Meeting([""] * 3, store)
+            made = meeting.connect()
+            self.assertTrue(all(type(one) is HandedCalls for one in made))
+            self.assertEqual(meeting.backends, ["engine"] * 3)
+            for calls in made:
+                calls._nccl.eager_connect_single_device.assert_called_once_with(calls.device)
+            self.assertEqual(sorted(rank for _, rank, _, _ in meeting.groups), [0, 1, 2])
+            for _, _, size, seen in meeting.groups:
+                self.assertEqual((size, seen), (3, handed._SETTINGS))
+            # The ranks share what nobody had before.
+            for own, rank, _, _ in meeting.groups:
+                self.assertFalse(own.check([f"key {rank}"]))
+                own.set(f"key {rank}", "1")
+            found.append(all(own.check(["key 0", "key 1", "key 2"]) for own, _, _, _ in meeting.groups))
+        self.assertEqual(found, [True, True])
+        self.assertEqual(os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "1")
+        self.assertNotIn("TORCH_NCCL_ENABLE_MONITORING", os.environ)
+
+    def test_no_rank_does_where_one_cannot(self) -> None:
+        meeting = Meeting(["", "PyTorch has no NCCL", ""], dist.HashStore())
+        with self.assertLogs(handed._log, logging.INFO) as logs:
+            made = meeting.connect()
+        self.assertTrue(all(type(one) is DeviceCalls for one in made))
+        self.assertEqual(meeting.groups, [])
+        # Not NCCL: some ranks would find this library in its place.
+        self.assertEqual(meeting.backends, ["engine"] * 3)
+        (line,) = logs.records
+        self.assertEqual(line.levelno, logging.WARNING)
+        self.assertIn("of rank 1, PyTorch has no NCCL", line.getMessage())
+
+    def test_where_no_rank_can_it_is_no_warning(self) -> None:
+        meeting = Meeting(["PyTorch has no NCCL"] * 2, dist.HashStore())
+        with self.assertLogs(handed._log, logging.INFO) as logs:
+            meeting.connect()
+        self.assertEqual(meeting.backends, ["auto"] * 2)
+        self.assertEqual([line.levelno for line in logs.records], [logging.INFO])
+
+
+class Library(unittest.TestCase):
+    def test_it_is_loaded_before_pytorch_with_cuda(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "torch/lib").mkdir(parents=True)
+            user = Path(folder, "torch/lib/libtorch_cuda.so")
+            found = SimpleNamespace(submodule_search_locations=[f"{folder}/torch"])
+            for is_imported, has_cuda, variables, is_loaded in (
+                (False, True, {}, True),
+                (False, True, {"SPARK_CCL_BACKEND": "engine"}, True),
+                (True, True, {}, False),
+                (False, False, {}, False),
+                (False, True, {"SPARK_CCL_TORCH_NCCL": "0"}, False),
+                (False, True, {"SPARK_CCL_BACKEND": "NCCL"}, False),
+            ):
+                user.touch() if has_cuda else user.unlink(missing_ok=True)
+                modules = {name: module for name, module in sys.modules.items() if is_imported or name != "torch"}
+                with contextlib.ExitStack() as stack:
+                    stack.enter_context(mock.patch.dict(os.environ, variables))
+                    stack.enter_context(mock.patch.dict(sys.modules, modules, clear=True))
+                    stack.enter_context(mock.patch("importlib.util.find_spec", return_value=found))
+                    load = stack.enter_context(mock.patch("ctypes.CDLL"))
+                    nccl_library.load()
+                self.assertEqual(load.called, is_loaded, (is_imported, has_cuda, variables))
+
+    def test_whose_it_is_the_library_says_that_pytorch_finds(self) -> None:
+        ours = SimpleNamespace(ncclGetVersion=1, spark_nccl_version=1)
+        theirs, other = SimpleNamespace(ncclGetVersion=1), SimpleNamespace()
+        for in_all, of_pytorch, expected in (
+            (other, ours, True),
+            (other, theirs, False),
+            (ours, theirs, True),
+            (theirs, ours, False),
+            (other, other, False),
+            (other, None, False),
+        ):
+
+            def opened(path: object, mode: int, scopes: Any = (in_all, of_pytorch)) -> Any:
+                found = scopes[path is not None]
+                if found is None:
+                    raise OSError("not loaded")
+                return found
+
+            with mock.patch("ctypes.CDLL", opened):
+                self.assertEqual(nccl_library.is_ours(), expected)
+
+    def test_it_is_in_the_package(self) -> None:
+        self.assertTrue(nccl_library.OURS.exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
