@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -18,12 +19,17 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import groups
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
 from test_device_works import OnGpu, calls_without_gpu, counted_calls, held
+from test_training import losses, losses_of, model
+from torch.nn.parallel import DistributedDataParallel
 
 from spark_ccl import InvalidError, RemoteError
 from spark_ccl.torch import handed, nccl_library
+from spark_ccl.torch.calls import Calls
 from spark_ccl.torch.devices import DeviceCalls
 from spark_ccl.torch.handed import HandedCalls, connect
 
@@ -243,6 +249,38 @@ class Ends(unittest.TestCase):
         calls._nccl.abort.assert_called_once_with()
 
 
+class Divided:
+    """The calls that are handed on, and all others of a group as on the CPU."""
+
+    def __init__(self, calls: HandedCalls, group: Any) -> None:
+        self._calls, self._group = calls, group
+
+    def __getattr__(self, name: str) -> Any:
+        if name in vars(HandedCalls):
+            return getattr(self._calls, name)
+        return functools.partial(getattr(Calls, name), self._group)
+
+
+def by_gloo() -> list[float]:
+    """Losses of a training whose calls, on the CPU, are handed to PyTorch's group for gloo."""
+    group: Any = dist.group.WORLD
+    rank, size = dist.get_rank(), dist.get_world_size()
+    calls = handed_calls()
+    store = dist.PrefixStore("gloo", dist.distributed_c10d._get_default_store())
+    calls._nccl = dist.ProcessGroupGloo(store, rank, size, MINUTE)
+    calls.device, calls._rank, calls._size = torch.device("cpu"), rank, size
+    here = mock.patch.object(type(group), "_calls_for", lambda group, arguments: Divided(calls, group))
+    with here, mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
+        layers = DistributedDataParallel(model(), bucket_cap_mb=0.01)
+        found = losses_of(layers, torch.device("cpu"))
+        assert calls._handed, "nothing was handed on"
+        whole = torch.empty(3 * size)
+        dist.all_gather_into_tensor(whole, torch.full((3,), float(rank)))
+        assert whole.tolist() == [float(place // 3) for place in range(3 * size)]
+        assert funcol.all_reduce(torch.ones(3), "sum", group).tolist() == [float(size)] * 3
+    return found
+
+
 class Meeting:
     """Ranks, each in a thread, that connect their GPUs, with stand-ins for these."""
 
@@ -257,7 +295,9 @@ class Meeting:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(handed, "why_not_used", self._reason))
             stack.enter_context(mock.patch("spark_ccl.torch.rendezvous.Communicator", self._communicator))
-            stack.enter_context(mock.patch.object(dist, "ProcessGroupNCCL", mock.Mock(side_effect=self._group)))
+            stack.enter_context(
+                mock.patch.object(dist, "ProcessGroupNCCL", mock.Mock(side_effect=self._group), create=True)
+            )
             stack.enter_context(mock.patch("torch.cuda.Stream"))
             for thread in threads:
                 thread.start()
@@ -282,6 +322,13 @@ class Meeting:
         self.groups.append((store, rank, size, set_now))
         assert options._timeout == MINUTE
         return mock.Mock()
+
+
+class Works(unittest.TestCase):
+    @groups.since(2, 11)
+    def test_those_of_pytorch_pass_through_its_training(self) -> None:
+        for found, expected in zip(groups.run(by_gloo, 2), groups.run(losses, 2)):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
 
 
 class Agreement(unittest.TestCase):
