@@ -115,6 +115,7 @@ ncclResult_t ncclCommGrow(ncclComm_t, int, const ncclUniqueId *, int, ncclComm_t
 ncclResult_t ncclCommFinalize(ncclComm_t);
 ncclResult_t ncclCommDestroy(ncclComm_t);
 ncclResult_t ncclCommAbort(ncclComm_t);
+ncclResult_t ncclCommRevoke(ncclComm_t, int);
 ncclResult_t ncclCommCount(const ncclComm_t, int *);
 ncclResult_t ncclCommUserRank(const ncclComm_t, int *);
 ncclResult_t ncclCommCuDevice(const ncclComm_t, int *);

@@ -41,11 +41,11 @@ static void sees(int of, int i, int32_t value, const char *what)
 #define STREAM ((cudaStream_t)streams[i])
 
 /* To the other rank, out of the memory that its message arrives in. */
-static ncclResult_t sendrecv_in_place(int i)
+static ncclResult_t sendrecv_in_place(int i, cudaStream_t stream)
 {
     void *memory = (void *)(uintptr_t)recv[i];
-    SUCCEEDS(ncclRecv(memory, COUNT, ncclInt32, 1 - i, all[i], STREAM));
-    return ncclSend(memory, COUNT, ncclInt32, 1 - i, all[i], STREAM);
+    SUCCEEDS(ncclRecv(memory, COUNT, ncclInt32, 1 - i, all[i], stream));
+    return ncclSend(memory, COUNT, ncclInt32, 1 - i, all[i], stream);
 }
 
 static void call_of(int i)
@@ -96,6 +96,52 @@ static void refuse_during_a_capture(void)
     require(cuCtxSetCurrent(NULL) == 0, "no context");
     TOGETHER(ncclAllReduce(from, to, COUNT, ncclInt32, ncclMax, all[i], STREAM));
     sees(0, 5, 15, "a call after a capture");
+}
+
+/* Two graphs of each rank, one of a collective and one of messages in place, which are launched in
+ * turn beside other calls. */
+static void replay(void)
+{
+    enum { RELAXED = 2, ROUNDS = 3 };
+    void *graphs[2][RANKS], *launched[2][RANKS], *captures[RANKS] = {streams[0], streams[1]};
+    require(cuCtxSetCurrent(context) == 0, "a context");
+    for (int of = 0; of < 2; of++) {
+        for (int i = 0; i < RANKS; i++) {
+            require(cuStreamBeginCapture_v2(captures[i], RELAXED) == 0, "a capture");
+        }
+        SUCCEEDS(ncclGroupStart());
+        for (int i = 0; i < RANKS; i++) {
+            void *from = (void *)(uintptr_t)send[i], *to = (void *)(uintptr_t)recv[i];
+            SUCCEEDS(of ? sendrecv_in_place(i, captures[i])
+                        : ncclAlltoAll(from, to, COUNT / 2, ncclInt32, all[i], captures[i]));
+        }
+        SUCCEEDS(ncclGroupEnd());
+        for (int i = 0; i < RANKS; i++) {
+            require(cuStreamEndCapture(captures[i], &graphs[of][i]) == 0, "a graph");
+            require(cuGraphInstantiateWithFlags(&launched[of][i], graphs[of][i], 0) == 0,
+                    "a graph");
+        }
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        require(cuCtxSetCurrent(context) == 0, "a context");
+        for (int of = 0; of < 2; of++) {
+            for (int i = 0; i < RANKS; i++) {
+                require(cuGraphLaunch(launched[of][i], streams[i]) == 0, "a launch");
+            }
+        }
+        sees(0, 5, COUNT / 2 + 5, "what the other rank had");
+        sees(1, COUNT / 2 + 5, 15, "what the other rank had");
+        TOGETHER(ncclAllReduce(from, to, COUNT, ncclInt32, ncclMax, all[i], STREAM));
+        sees(0, 5, 15, "a call beside graphs");
+    }
+    require(cuCtxSetCurrent(context) == 0, "a context");
+    for (int of = 0; of < 2; of++) {
+        for (int i = 0; i < RANKS; i++) {
+            require(cuGraphExecDestroy(launched[of][i]) == 0, "a graph");
+            require(cuGraphDestroy(graphs[of][i]) == 0, "a graph");
+        }
+    }
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
 }
 
 /* The event of a call occurs once the call has run. */
@@ -219,8 +265,9 @@ static void many_ranks(void)
     SUCCEEDS(ncclGroupStart());
     for (int i = 0; i < MANY; i++) {
         require(cuStreamCreate(&own[i], 1) == 0, "a stream");
-        SUCCEEDS(ncclAllReduce((void *)(uintptr_t)send[0], (void *)(uintptr_t)(recv[0] + 4 * FEW * i),
-                               FEW, ncclInt32, ncclSum, many[i], own[i]));
+        void *to = (void *)(uintptr_t)(recv[0] + 4 * FEW * (unsigned)i);
+        SUCCEEDS(ncclAllReduce((void *)(uintptr_t)send[0], to, FEW, ncclInt32, ncclSum, many[i],
+                               own[i]));
     }
     SUCCEEDS(ncclGroupEnd());
     for (int i = 0; i < MANY; i++) {
@@ -299,7 +346,7 @@ int main(void)
     }
     SUCCEEDS(ncclGroupEnd());
     sees(0, 7, 17, "Recv");
-    TOGETHER(sendrecv_in_place(i));
+    TOGETHER(sendrecv_in_place(i, STREAM));
     sees(0, 7, 7, "a shift in place");
     sees(1, 7, 17, "a shift in place");
     SUCCEEDS(ncclGroupStart());
@@ -308,6 +355,7 @@ int main(void)
     FAILS(ncclGroupEnd(), ncclInvalidArgument, "overlap");
     ask_little();
     refuse_during_a_capture();
+    replay();
     record_an_event();
     multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,

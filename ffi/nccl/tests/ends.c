@@ -61,6 +61,42 @@ static void abort_calls(void)
     SUCCEEDS(ncclCommDestroy(all[1]));
 }
 
+/* A revoked communicator ends its calls on all ranks, and its ranks go on in another one. */
+static void revoke(void)
+{
+    ncclComm_t all[2], rest[2];
+    pthread_t thread;
+    SUCCEEDS(ncclCommInitAll(all, 2, NULL));
+    FAILS(ncclCommRevoke(all[0], 1), ncclInvalidArgument, "revokeFlags");
+    require(pthread_create(&thread, NULL, waits, all[0]) == 0, "pthread_create");
+    for (int i = 0; i < 50; i++) {
+        pause_briefly();
+    }
+    SUCCEEDS(ncclCommRevoke(all[1], 0));
+    require(pthread_join(thread, NULL) == 0, "pthread_join");
+    int32_t word = 1;
+    for (int i = 0; i < 2; i++) {
+        FAILS(ncclAllReduce(&word, &word, 1, ncclInt32, ncclSum, all[i], NULL), ncclRemoteError,
+              "ncclCommRevoke");
+    }
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclCommShrink(all[i], NULL, 0, &rest[i], NULL, 0));
+    }
+    SUCCEEDS(ncclGroupEnd());
+    int32_t own[2] = {1, 2}, sums[2] = {0};
+    SUCCEEDS(ncclGroupStart());
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclAllReduce(&own[i], &sums[i], 1, ncclInt32, ncclSum, rest[i], NULL));
+    }
+    SUCCEEDS(ncclGroupEnd());
+    require(sums[0] == 3 && sums[1] == 3, "a sum after a revocation");
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclCommDestroy(all[i]));
+        SUCCEEDS(ncclCommDestroy(rest[i]));
+    }
+}
+
 static int count(const char *path)
 {
     DIR *folder = opendir(path);
@@ -218,6 +254,7 @@ int main(int argc, char **argv)
     destroy_in_a_group();
     in_the_background();
     abort_calls();
+    revoke();
     abort_a_meeting();
     printf("rank %d of %d: right\n", rank, size);
     return 0;

@@ -59,6 +59,39 @@ static void moves(ncclDataType_t type, size_t count, int root)
     expect(in, type, root, ncclSum, 0, count, "Bcast");
 }
 
+/* In place: one buffer, in which the shorter one is the rank's own block. */
+static void in_place(ncclDataType_t type, size_t count, int root)
+{
+    size_t all = count * (size_t)size, own = count * (size_t)rank, bytes = sizes[type];
+    char *mine = in + own * bytes;
+    fill(in, type, rank, ncclSum, 0, all);
+    SUCCEEDS(ncclAlltoAll(in, in, count, type, comm, NULL));
+    for (int of = 0; of < size; of++) {
+        expect(in + count * (size_t)of * bytes, type, of, ncclSum, own, count, "AlltoAll in place");
+    }
+    fill(mine, type, rank, ncclSum, 0, count);
+    SUCCEEDS(ncclAllGather(mine, in, count, type, comm, NULL));
+    for (int of = 0; of < size; of++) {
+        expect(in + count * (size_t)of * bytes, type, of, ncclSum, 0, count, "AllGather in place");
+    }
+    fill(mine, type, rank, ncclSum, 0, count);
+    SUCCEEDS(ncclGather(mine, in, count, type, root, comm, NULL));
+    for (int of = 0; of < size && rank == root; of++) {
+        expect(in + count * (size_t)of * bytes, type, of, ncclSum, 0, count, "Gather in place");
+    }
+    fill(in, type, rank, ncclSum, 0, all);
+    SUCCEEDS(ncclScatter(in, rank == root ? mine : out, count, type, root, comm, NULL));
+    expect(rank == root ? mine : out, type, root, ncclSum, own, count, "Scatter in place");
+    fill(in, type, rank, ncclMax, 0, count);
+    SUCCEEDS(ncclReduce(in, in, count, type, ncclMax, root, comm, NULL));
+    if (rank == root) {
+        expect(in, type, RESULT, ncclMax, 0, count, "Reduce in place");
+    }
+    fill(in, type, rank, ncclSum, 0, count);
+    SUCCEEDS(ncclBroadcast(in, in, count, type, root, comm, NULL));
+    expect(in, type, root, ncclSum, 0, count, "Broadcast in place");
+}
+
 static void operations(size_t count)
 {
     int root = size - 1;
@@ -77,6 +110,7 @@ static void operations(size_t count)
             }
         }
         moves((ncclDataType_t)type, count, root);
+        in_place((ncclDataType_t)type, count, root);
         SUCCEEDS(ncclRedOpDestroy(scaled, comm));
         FAILS(ncclRedOpDestroy(scaled, comm), ncclInvalidArgument, "ncclRedOp_t");
         FAILS(ncclAllReduce(in, out, 1, (ncclDataType_t)type, scaled, comm, NULL),

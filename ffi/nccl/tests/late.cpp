@@ -13,7 +13,6 @@ struct Team {
 struct Opaque;
 void ncclResetDebugInit(void);
 void ncclResetDebugInitInternal(void);
-ncclResult_t ncclCommRevoke(ncclComm_t, int);
 ncclResult_t ncclSetEncryption(const Opaque *);
 ncclResult_t ncclCommQueryProperties(ncclComm_t, Opaque *);
 ncclResult_t ncclCommMemStats(ncclComm_t, int, uint64_t *);

@@ -4,6 +4,9 @@
  */
 #include "ranks.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 static ncclComm_t all[2];
 
 static ncclUniqueId new_id(void)
@@ -184,6 +187,32 @@ static void groups(void)
     SUCCEEDS(ncclCommAbort(all[1]));
 }
 
+/* A forked child has no communicator and no open group of its parent's, and may make its own. */
+static void in_a_child(void)
+{
+    int32_t word = 1;
+    int number, status = -1;
+    SUCCEEDS(ncclGroupStart());
+    pid_t child = fork();
+    require(child >= 0, "fork");
+    if (child == 0) {
+        alarm(60);
+        FAILS(ncclGroupEnd(), ncclInvalidUsage, "no group");
+        FAILS(SUM(0), ncclInvalidArgument, "forked");
+        FAILS(ncclCommCount(all[0], &number), ncclInvalidArgument, "forked");
+        FAILS(ncclCommAbort(all[1]), ncclInvalidArgument, "forked");
+        SUCCEEDS(ncclCommInitAll(&comm, 1, NULL));
+        expect_sum(comm, 5, 5, "a sum of a child");
+        SUCCEEDS(ncclCommDestroy(comm));
+        _exit(0);
+    }
+    require(waitpid(child, &status, 0) == child && status == 0, "a child");
+    for (int i = 0; i < 2; i++) {
+        SUCCEEDS(ncclBcast(&word, 1, ncclInt32, 0, all[i], NULL));
+    }
+    SUCCEEDS(ncclGroupEnd());
+}
+
 int main(void)
 {
     rank = 0, size = 2;
@@ -196,6 +225,7 @@ int main(void)
     SUCCEEDS(ncclCommInitAll(all, 2, NULL));
     buffers();
     operations();
+    in_a_child();
     groups();
     puts("right");
     return 0;
