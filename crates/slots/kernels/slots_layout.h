@@ -63,8 +63,9 @@ struct Passed {
     u64 sent;
 };
 
-// The kernels' report on calls, in the host's memory; and one on the messages of each flow. There, a
-// call is all that a launch has of the flow, with the number and the signature of the first message.
+// The kernels' report on calls, in the host's memory, and that on the messages of each flow. There,
+// a call is all that a launch has of the flow, with the number and the signature of the first of
+// these messages.
 struct Journal {
     // How many calls through slots, or messages, have begun, and ended.
     u64 begun;

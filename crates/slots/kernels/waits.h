@@ -19,7 +19,7 @@ struct Awaited {
 struct Waits {
     const SlotMember& member;
     const u64* words;
-    // The number of the call among all calls of the rank, or of the message among those of its flow.
+    // The number of the call among all calls of the rank, or of the message in its flow.
     u64 number;
 
     DEVICE Waits(const SlotMember& member, const u64* words, u64 number)

@@ -61,8 +61,8 @@ pub struct SlotMember {
     pub control: u64,
     /// `Failure` of `crates/gpu/kernels/layout.h`, in the host's memory.
     pub failure: u64,
-    /// `Journal` of `slots_layout.h`, of calls and then of the messages from and to each rank, in the
-    /// host's memory.
+    /// `Journal` of `slots_layout.h`, of calls and then of the messages from and to each rank, in
+    /// the host's memory.
     pub journal: u64,
     /// [`Shape::heads`](crate::Shape::heads).
     pub heads: u64,

@@ -314,9 +314,9 @@ impl Cta {
                 continue;
             }
             let seed = self.seed ^ call as u64;
-            // SAFETY: the arguments have the kernel's layout, and name memory of the rank and buffers that
-            // live until all threads have ended. Nothing else uses the buffers; calls run one after
-            // the other.
+            // SAFETY: the arguments have the kernel's layout, and name memory of the rank and
+            // buffers that live until all threads have ended. Nothing else uses the buffers; calls
+            // run one after the other.
             unsafe {
                 play(
                     launch.arguments(),
