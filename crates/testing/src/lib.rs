@@ -10,6 +10,7 @@
 //! test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod dma_buf;
 mod events;
 mod float_mode;
 mod fuzz;
@@ -23,6 +24,7 @@ mod sleeper;
 use std::fs::OpenOptions;
 use std::io::Write;
 
+pub use dma_buf::dma_buf;
 pub use events::hearing;
 pub use float_mode::FloatMode;
 pub use fuzz::{Target, fuzz};

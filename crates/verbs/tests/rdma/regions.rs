@@ -1,13 +1,11 @@
 //! Tests of registrations that a device may not support.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::ptr::{NonNull, null_mut};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use spark_ccl_testing::{Need, has};
+use spark_ccl_testing::{Need, dma_buf, has};
 use spark_ccl_verbs::Access;
 
 use crate::ends::{connected, memory, test_ports};
@@ -15,46 +13,15 @@ use crate::kernel::soft_roce;
 
 const BYTES: usize = 1 << 16;
 
-/// Memory of this process as a dma-buf; `None` if the kernel has no udmabuf, such as Debian's 6.1.
-fn dmabuf() -> Option<OwnedFd> {
-    #[repr(C)]
-    struct Create {
-        memfd: u32,
-        flags: u32,
-        offset: u64,
-        size: u64,
-    }
-    // `_IOW('u', 0x42, struct udmabuf_create)` of linux/udmabuf.h.
-    const UDMABUF_CREATE: u64 = 0x4018_7542;
-
-    if !has(Need::Udmabuf) {
-        return None;
-    }
-    let mut access = File::options();
-    let maker = access.read(true).write(true).open("/dev/udmabuf").unwrap();
-    let memory = memfd_create("dmabuf", MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&memory, BYTES as u64).unwrap();
-    fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
-    let memfd = memory.as_raw_fd() as u32;
-    let create = Create {
-        memfd,
-        flags: 0,
-        offset: 0,
-        size: BYTES as u64,
-    };
-    // SAFETY: the request reads a `udmabuf_create`, which `create` is.
-    let fd = unsafe { libc::ioctl(maker.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
-    assert!(fd >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the descriptor was just returned, so nothing else owns it.
-    Some(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 #[test]
 fn a_dmabuf_is_registered_or_refused_by_name() {
     let Some((test_port, _)) = test_ports() else {
         return;
     };
-    let Some(fd) = dmabuf() else { return };
+    if !has(Need::Udmabuf) {
+        return;
+    }
+    let fd = dma_buf(BYTES).unwrap();
     let domain = test_port.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     // SAFETY: nothing maps the dma-buf, so nothing conflicts with accesses of the device.
@@ -85,7 +52,10 @@ fn a_mapped_dmabuf_is_no_memory_of_the_host() {
     let Some((test_port, _)) = test_ports() else {
         return;
     };
-    let Some(fd) = dmabuf() else { return };
+    if !has(Need::Udmabuf) {
+        return;
+    }
+    let fd = dma_buf(BYTES).unwrap();
     let domain = test_port.context.protection_domain().unwrap();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
