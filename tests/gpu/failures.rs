@@ -11,6 +11,7 @@ use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
 use spark_ccl_testing::{Need, has};
 
 use super::{builder, gpus, in_another_process, of_fakes};
+use crate::support::until_failed;
 
 /// Well above what is promised, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(20);
@@ -98,9 +99,7 @@ fn who_waits_by_cudarc_is_freed_too() {
             let error = comm.check().unwrap_err();
             assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
         } else {
-            while comm.check().is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            until_failed(&comm);
         }
     });
 }
@@ -230,9 +229,7 @@ fn a_gpu_that_fails_is_named_to_all_ranks() {
                 return;
             }
             if comm.rank() == 1 && how == "does something else" {
-                while comm.check().is_ok() {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
+                until_failed(&comm);
             }
             let error = comm.wait(&stream).unwrap_err();
             if comm.rank() == 1 {

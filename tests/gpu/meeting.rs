@@ -9,6 +9,7 @@ use spark_ccl::{Error, ExitClass, RedOp};
 
 use super::failures::memory;
 use super::{builder, gpus, of_fakes, text};
+use crate::support::until_failed;
 
 /// Well above what is promised, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(20);
@@ -21,9 +22,7 @@ fn the_first_call_of_a_kind_waits_for_nobody_for_ever() {
         let stream = comm.context().unwrap().new_stream().unwrap();
         let mut memory = memory(&comm);
         if comm.rank() == 0 {
-            while comm.check().is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            until_failed(&comm);
             return;
         }
         let called = comm
@@ -100,9 +99,7 @@ fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
         let stream = comm.context().unwrap().new_stream().unwrap();
         let mut memory = memory(&comm);
         if comm.rank() == 0 {
-            while comm.check().is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            until_failed(&comm);
             return;
         }
         let sent = super::failures::memory(&comm);

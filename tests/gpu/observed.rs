@@ -15,7 +15,7 @@ use spark_ccl_status::ras::{INTERNAL, Rank, Report};
 use spark_ccl_testing::free_port;
 
 use super::{builder, gpus, stream_of};
-use crate::support::Gpus;
+use crate::support::{Gpus, until_failed};
 
 const LEN: usize = 1000;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -304,9 +304,7 @@ fn a_call_that_does_not_end_is_recorded_as_such() {
         sum(&comm, &mut own, &stream);
         comm.wait(&stream).unwrap();
         if comm.rank() == 0 {
-            while comm.check().is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            until_failed(&comm);
             return;
         }
         for _ in 0..2 {

@@ -82,6 +82,13 @@ fn values(comm: &Communicator) -> Vec<u32> {
     vec![comm.rank() as u32 + 1; LEN]
 }
 
+/// Device memory with the rank's values.
+fn memory(comm: &Communicator) -> DeviceMemory<u32> {
+    let mut memory = comm.alloc_device(LEN).unwrap();
+    memory.write(&values(comm)).unwrap();
+    memory
+}
+
 #[test]
 fn a_call_holds_up_the_next_user_of_cudarcs_buffer_and_nobody_else() {
     let Some(gpus) = gpus(2) else { return };
@@ -197,8 +204,7 @@ fn a_call_holds_up_only_who_writes_to_our_memory() {
     while_a_gather_waits(
         &gpus,
         |comm, _| {
-            let mut own: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
-            own.write(&values(comm)).unwrap();
+            let own = memory(comm);
             // One rank's: its calls wait for nobody.
             let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().unwrap();
             let mut copy: DeviceMemory<u32> = alone.alloc_device(LEN).unwrap();
@@ -246,11 +252,7 @@ fn the_programs_own_writes_wait_for_calls_and_its_reads_for_writes() {
     let Some(gpus) = gpus(2) else { return };
     while_a_gather_waits(
         &gpus,
-        |comm, _| {
-            let mut own: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
-            own.write(&values(comm)).unwrap();
-            own
-        },
+        |comm, _| memory(comm),
         |comm, own, all, calls| {
             comm.all_gather(&*own, all).on(calls).unwrap();
         },
@@ -363,11 +365,7 @@ fn dropping_memory_waits_for_no_call() {
     let Some(gpus) = gpus(2) else { return };
     while_a_gather_waits(
         &gpus,
-        |comm, _| {
-            let mut own: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
-            own.write(&values(comm)).unwrap();
-            own
-        },
+        |comm, _| memory(comm),
         |comm, own, all, calls| {
             comm.all_gather(&*own, all).on(calls).unwrap();
         },
@@ -387,8 +385,7 @@ fn a_communicator_may_be_dropped_before_the_programs_own_work_has_run() {
     gpus.each(&builder(), |comm| {
         let other = comm.split(Some(0), 0).unwrap().unwrap();
         let [stream] = streams(&comm);
-        let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
-        memory.write(&values(&comm)).unwrap();
+        let mut memory = memory(&comm);
         for comm in [&comm, &other] {
             comm.all_reduce_in_place(&mut memory, RedOp::Max)
                 .on(&stream)

@@ -74,6 +74,13 @@ pub(crate) fn in_another_process(test: &str) {
     assert!(run.unwrap().success(), "{test}");
 }
 
+/// Waits until the communicator has failed.
+pub(crate) fn until_failed(comm: &Communicator) {
+    while comm.check().is_ok() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Where the GPUs are none: one of their functions for tests, which takes a number.
 pub(crate) fn of_fakes(function: &std::ffi::CStr) -> Option<extern "C" fn(i32) -> i32> {
     if !has(Need::FakeGpus) {

@@ -1,8 +1,9 @@
 //! Handles of operations in flight that are shared, dropped or forgotten.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Communicator, Pending, RedOp};
 
 use super::ranks::{each, narrow, run, run_with};
 use super::values::message;
@@ -38,32 +39,26 @@ fn handles_can_be_shared_by_threads() {
 
 #[test]
 fn dropped_handles_let_the_operation_go_on() {
+    fn end(pending: Pending<impl Deref<Target = [i32]>>, is_dropped: bool) {
+        if is_dropped {
+            drop(pending);
+        } else {
+            assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
+        }
+    }
     for registered in [false, true] {
         run(3, |comm| {
             for round in 0..20 {
+                let is_dropped = comm.rank() == round % 3;
                 let buffer = vec![1_i32; 20_000];
                 if registered {
                     let mut memory = comm.alloc(20_000).unwrap();
                     memory.copy_from_slice(&buffer);
-                    let pending = comm
-                        .all_reduce_in_place(memory, RedOp::Sum)
-                        .start()
-                        .unwrap();
-                    if comm.rank() == round % 3 {
-                        drop(pending);
-                    } else {
-                        assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
-                    }
+                    let call = comm.all_reduce_in_place(memory, RedOp::Sum);
+                    end(call.start().unwrap(), is_dropped);
                 } else {
-                    let pending = comm
-                        .all_reduce_in_place(buffer, RedOp::Sum)
-                        .start()
-                        .unwrap();
-                    if comm.rank() == round % 3 {
-                        drop(pending);
-                    } else {
-                        assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
-                    }
+                    let call = comm.all_reduce_in_place(buffer, RedOp::Sum);
+                    end(call.start().unwrap(), is_dropped);
                 }
             }
             comm.barrier().run().unwrap();
