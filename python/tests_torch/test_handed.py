@@ -170,6 +170,7 @@ class Routes(unittest.TestCase):
             (lambda: calls.reduce_scatter_single(short, on_gpu(7), asks()), "expected 6"),
             (lambda: calls.alltoall_base(on_gpu(4), on_gpu(6), [], [], asks()), "output 4"),
             (lambda: calls.allreduce([short, short], asks()), "2 tensors"),
+            (lambda: calls.allreduce([torch._neg_view(torch.ones(3)).as_subclass(OnGpu)], asks()), "negative"),
         ):
             with enqueued(calls), self.assertRaisesRegex(InvalidError, said):
                 made()
@@ -177,12 +178,13 @@ class Routes(unittest.TestCase):
 
     def test_messages_go_out_before(self) -> None:
         calls, order = handed_calls(), []
+        # They do not go out by themselves.
+        calls._delayed = mock.Mock()
         calls._nccl.allreduce.side_effect = lambda *arguments: order.append("allreduce")
         with enqueued(calls), mock.patch.object(calls, "flush", side_effect=lambda: order.append("flush")):
             held(calls)
             calls.allreduce([on_gpu(3)], asks())
         self.assertEqual(order, ["flush", "allreduce"])
-        calls._delayed.close(60)
 
 
 class Ends(unittest.TestCase):
