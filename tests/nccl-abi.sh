@@ -2,8 +2,8 @@
 # Compares libspark_nccl.so with NVIDIA's own headers, without a GPU: its functions' prototypes with
 # those of the newest, the layouts of its structures with those of several versions; runs the
 # program of its tests as one that was compiled with NCCL's header; and compares what it answers to
-# wrong arguments with what NCCL's own library does. Then imports PyTorch with it, also by the Python
-# package.
+# wrong arguments with what NCCL's own library does. Then imports PyTorch with it, also by the
+# Python package.
 # The headers and the library are in wheels from PyPI (1.1 GB, of which they are kept in
 # $XDG_CACHE_HOME/spark-ccl). PyTorch is that of tests/torch.sh, and is skipped where that is not
 # there; all is skipped without a network, unless SPARK_CCL_TEST_REQUIRE has "nccl".
@@ -159,7 +159,7 @@ serves() {
 import torch
 from spark_ccl.torch.nccl_library import is_ours
 found = (bytes(torch.cuda.nccl.unique_id()).startswith(b'SCid'), is_ours())
-assert found == ($1, $1), found" || fail "with import $2 ${*:3}, ours serves PyTorch, or not: $1 expected"
+assert found == ($1, $1), found" || fail "ours serves PyTorch is not $1 with import $2 ${*:3}"
 }
 serves True spark_ccl.torch
 serves False torch,spark_ccl.torch

@@ -195,12 +195,17 @@ class DeviceCalls(Calls):
         # Equal parts on all ranks, as with NCCL's backend: each of our backends can exchange them.
         whole, count, dtype = self._equal_parts(output, whole)
         arguments = (pointer(whole, "input"), pointer(output, "output"), count, dtype)
-        return self._work(self._start(opts, "all_to_all", *arguments, keep=(output, whole)), [output])
+        started = self._start(opts, "all_to_all", *arguments, keep=(output, whole))
+        return self._work(started, [output])
 
     alltoall_base = all_to_all_single
 
-    def _equal_parts(self, output: torch.Tensor, whole: torch.Tensor) -> tuple[torch.Tensor, int, DType]:
-        """What is sent of `whole`, and the elements for each rank, of which `output` takes as many."""
+    def _equal_parts(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+    ) -> tuple[torch.Tensor, int, DType]:
+        """What is sent of `whole`, and the elements for each rank; `output` takes as many."""
         if output.dtype != whole.dtype or output.numel() != whole.numel():
             raise InvalidError(
                 f"input has {whole.numel()} elements of {whole.dtype}, and output {output.numel()} of {output.dtype}"

@@ -45,10 +45,17 @@ _MOMENT = timedelta(seconds=1)
 _log = logging.getLogger(__name__)
 
 
-def connect(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> DeviceCalls:
+def connect(
+    store: Any,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    device: torch.device,
+) -> DeviceCalls:
     """Connects this rank's GPU to those of the others, which all call this. The calls of all ranks
     go the same way."""
-    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, why_not_used())
+    reason = why_not_used()
+    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, reason)
     if any(reasons):
         _tell(rank, reasons)
         return DeviceCalls(communicator, device, timeout)
@@ -66,7 +73,12 @@ def _tell(rank: int, reasons: Sequence[str]) -> None:
     if rank == 0:
         level = logging.INFO if all(reasons) else logging.WARNING
         of, reason = next((of, reason) for of, reason in enumerate(reasons) if reason)
-        _log.log(level, "calls on GPUs are made in Python, which takes longer: of rank %d, %s", of, reason)
+        _log.log(
+            level,
+            "calls on GPUs are made in Python, which takes longer: of rank %d, %s",
+            of,
+            reason,
+        )
 
 
 @contextlib.contextmanager
@@ -87,10 +99,16 @@ class HandedCalls(DeviceCalls):
     """A group's calls on this rank's GPU. PyTorch's process group makes those that it can make just
     as well; all ranks divide them alike. Calls of a batch and messages are not among these."""
 
-    def __init__(self, communicator: Communicator, device: torch.device, timeout: timedelta, nccl: Any) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        device: torch.device,
+        timeout: timedelta,
+        nccl: Any,
+    ) -> None:
         super().__init__(communicator, device, timeout)
         self._nccl = nccl
-        # The last handed works outside graphs: in the current stream, and in one of PyTorch's group.
+        # The last handed works outside graphs: in the current stream, and in one of that group.
         self._handed: dict[bool, Any] = {}
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Any:
@@ -113,7 +131,12 @@ class HandedCalls(DeviceCalls):
         self._check_blocks("input", own, "output", output)
         return self._hand_both("_allgather_base", output, self._source(own, output), opts)
 
-    def reduce_scatter_single(self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None) -> Any:
+    def reduce_scatter_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        opts: Any = None,
+    ) -> Any:
         opts = options(ReduceScatterOptions, opts, "reduceOp")
         if not self._takes(output, opts, opts.reduceOp):
             return super().reduce_scatter_single(output, whole, opts)
@@ -153,7 +176,14 @@ class HandedCalls(DeviceCalls):
         self._hand(name, opts, [ordered]).wait()
         return self._work([], [tensor], copy)
 
-    def _hand_both(self, name: str, output: torch.Tensor, given: torch.Tensor, opts: Any, *more: Any) -> Any:
+    def _hand_both(
+        self,
+        name: str,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        opts: Any,
+        *more: Any,
+    ) -> Any:
         check_all_on(self.device, (output, given))
         pointer(output, "output")
         pointer(given, "input")

@@ -46,7 +46,9 @@ def why_not_used() -> str:
         return "PyTorch is older than 2.11"
     if not dist.is_nccl_available():
         return "PyTorch has no NCCL"
-    return "" if is_ours() else "PyTorch was imported before spark_ccl.torch, and so has another libnccl.so.2"
+    if not is_ours():
+        return "PyTorch was imported before spark_ccl.torch, and so has another libnccl.so.2"
+    return ""
 
 
 def is_ours() -> bool:
