@@ -55,8 +55,8 @@ impl Communicator {
     /// them is launched; meanwhile nothing else writes what they read, and nothing else touches
     /// what they write. With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with
     /// calls of a communicator run one after the other, also with its other calls, and none runs
-    /// once that communicator is gone; and messages of a communicator may be sent out of memory
-    /// where others of these calls are received: what was there before is sent.
+    /// once that communicator is gone; and messages may be sent out of memory where others of these
+    /// calls are received by the same communicator: what was there before is sent.
     ///
     /// # Errors
     /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also

@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(in crate::device) struct Attached {
     transport: ManuallyDrop<KernelTransport>,
-    /// Taken when this is dropped, and dropped once the transport has ended.
+    /// Taken when this is dropped, and dropped once all has run: graphs may use it, too.
     copies: CopyMemory,
 }
 
@@ -51,11 +51,12 @@ impl Drop for Attached {
     fn drop(&mut self) {
         // SAFETY: only this line takes the transport, and `drop` runs once.
         let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
-        let copies = std::mem::take(&mut self.copies);
+        let copies = ManuallyDrop::new(std::mem::take(&mut self.copies));
         let (sender, done) = bounded(1);
         let started = spawn("spark-gpu-end", move || {
-            end(transport);
-            drop(copies);
+            if end(transport) {
+                drop(ManuallyDrop::into_inner(copies));
+            }
             // Fails if nobody waits any more.
             let _ = sender.send(());
         });
@@ -69,18 +70,20 @@ impl Drop for Attached {
     }
 }
 
-/// Ends a member. A capture in the context keeps the driver from waiting for what runs there, so
-/// the end comes after it.
-fn end(mut member: KernelTransport) {
+/// Ends a member, and returns whether all has run in its GPU's context. A capture there keeps the
+/// driver from waiting for that, so the end comes after it.
+fn end(mut member: KernelTransport) -> bool {
     loop {
-        let Err(failed) = member.end() else { return };
+        let Err(failed) = member.end() else {
+            return true;
+        };
         let (left, error) = *failed;
         if !matches!(&error, gpu::Error::Cuda(error) if error.is_of_a_capture()) {
             let rank = left.rank();
             spark_ccl_log::warn!(
                 "rank {rank}: memory of kernels between GPUs is never freed: {error}"
             );
-            return;
+            return false;
         }
         std::thread::sleep(AGAIN);
         member = left;

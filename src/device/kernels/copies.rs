@@ -3,27 +3,42 @@
 
 use std::sync::Arc;
 
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_cuda::{DeviceBlock, copy};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{RecordedEvent, copy};
 use spark_ccl_gpu::{self as gpu, Message, MessageDirection};
 use spark_ccl_log::Mutex;
 use spark_ccl_types::overwritten;
 
 use crate::error::Error;
+use crate::memory::device::block::Block;
 
 /// Copies begin where any element may.
 const ALIGNMENT: u64 = 256;
 
 /// A rank's memory for copies, on its GPU. One block serves all calls, which run one after the
-/// other. It is made when a group first needs it, or needs a longer one; shorter ones stay, for
-/// graphs that have captured them.
+/// other; a group that needs a longer one makes it.
 #[derive(Debug, Default)]
-pub(super) struct CopyMemory(Mutex<Vec<OwnBlock>>);
+pub(super) struct CopyMemory(Mutex<Rooms>);
 
+#[derive(Debug, Default)]
+struct Rooms {
+    current: Option<Room>,
+    /// Blocks that graphs have captured.
+    captured: Vec<Arc<Block>>,
+}
+
+/// A block with room for copies of so many bytes.
 #[derive(Debug)]
-struct OwnBlock {
-    memory: DeviceBlock,
+struct Room {
+    block: Arc<Block>,
     bytes: u64,
+}
+
+/// The copies of a group's messages, and the block that they are in.
+#[derive(Debug)]
+pub(super) struct Copies {
+    pub(super) all: Vec<MessageCopy>,
+    block: Arc<Block>,
 }
 
 /// A copy that the stream makes before messages are passed.
@@ -35,31 +50,43 @@ pub(super) struct MessageCopy {
 }
 
 impl CopyMemory {
-    /// Where copies of this many bytes may begin.
+    /// A block for copies of this many bytes, which `make` makes if there is none.
     pub(super) fn of(
         &self,
-        context: &Arc<CudaContext>,
         bytes: u64,
-    ) -> Result<u64, spark_ccl_cuda::Error> {
-        let mut blocks = self.0.lock();
-        let longest = blocks.last().map_or(0, |block| block.bytes);
-        if longest < bytes {
-            // Twice as long, so that all blocks together are no more than twice the longest.
-            let bytes = bytes.max(2 * longest);
-            let memory = DeviceBlock::new(context, bytes as usize)?;
-            blocks.push(OwnBlock { memory, bytes });
+        make: impl FnOnce(usize) -> Result<Arc<Block>, Error>,
+    ) -> Result<Arc<Block>, Error> {
+        let long_enough = |room: &&Room| room.bytes >= bytes;
+        if let Some(room) = self.0.lock().current.as_ref().filter(long_enough) {
+            return Ok(Arc::clone(&room.block));
         }
-        Ok(blocks.last().map_or(0, |block| block.memory.address()))
+        let block = make(bytes as usize)?;
+        let room = Room {
+            block: Arc::clone(&block),
+            bytes,
+        };
+        // A shorter one is freed once nothing uses it.
+        let outgrown = self.0.lock().current.replace(room);
+        drop(outgrown);
+        Ok(block)
     }
-}
 
-impl Drop for CopyMemory {
-    fn drop(&mut self) {
-        for block in self.0.get_mut().drain(..) {
-            if let Err(error) = block.memory.settle() {
-                spark_ccl_log::warn!("memory for copies of messages is never freed: {error}");
-                std::mem::forget(block);
+    /// Notes that a call has used copies up to its end; `None` if a graph has captured the call.
+    pub(super) fn were_used(
+        &self,
+        copies: &Copies,
+        end: &Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>,
+    ) {
+        let block = &copies.block;
+        match end {
+            Ok(Some(end)) => block.was_used_by_a_call(end),
+            Ok(None) => {
+                let captured = &mut self.0.lock().captured;
+                if !captured.iter().any(|other| Arc::ptr_eq(other, block)) {
+                    captured.push(Arc::clone(block));
+                }
             }
+            Err(error) => block.was_lost(error.clone()),
         }
     }
 }
@@ -79,15 +106,26 @@ impl MessageCopy {
     }
 }
 
-/// Has the messages that are sent out of memory where others are received be sent from copies, for
-/// which `room` finds memory of a length.
+/// Has the messages that are sent out of memory where others are received be sent from copies, if
+/// there are any, in a block of a length that `find` finds.
 ///
 /// # Errors
-/// [`Error::Invalid`] where two are received into the same memory; those of `room`.
+/// [`Error::Invalid`] where two are received into the same memory; those of `find`.
 pub(super) fn copied(
     messages: &mut [Message],
-    room: impl FnOnce(u64) -> Result<u64, Error>,
-) -> Result<Vec<MessageCopy>, Error> {
+    find: impl FnOnce(u64) -> Result<Arc<Block>, Error>,
+) -> Result<Option<Copies>, Error> {
+    let (places, bytes) = overwritten_sends(messages)?;
+    if places.is_empty() {
+        return Ok(None);
+    }
+    let block = find(bytes)?;
+    let all = redirect(messages, &places, block.address);
+    Ok(Some(Copies { all, block }))
+}
+
+/// The places of the messages that are to be copied, and how many bytes of memory that takes.
+fn overwritten_sends(messages: &[Message]) -> Result<(Vec<usize>, u64), Error> {
     let of = |way| {
         let places = (0..messages.len()).filter(|&place| messages[place].way == way);
         let places: Vec<_> = places.collect();
@@ -102,30 +140,29 @@ pub(super) fn copied(
     let (receives, written) = of(MessageDirection::Receive);
     let overwritten = overwritten(&read, &written)
         .map_err(|pair| overlap(pair.map(|place| messages[receives[place]])))?;
-    let overwritten: Vec<_> = overwritten.into_iter().map(|place| sends[place]).collect();
-    let mut bytes = 0;
-    let starts: Vec<_> = overwritten
-        .iter()
-        .map(|&place| {
-            let start = bytes;
-            bytes += messages[place].bytes.next_multiple_of(ALIGNMENT);
-            start
-        })
-        .collect();
-    if overwritten.is_empty() {
-        return Ok(Vec::new());
-    }
-    let room = room(bytes)?;
-    let copies = overwritten.iter().zip(starts).map(|(&place, start)| {
+    let places: Vec<_> = overwritten.into_iter().map(|place| sends[place]).collect();
+    let bytes = places.iter().map(|&place| room_for(&messages[place]));
+    let bytes = bytes.sum();
+    Ok((places, bytes))
+}
+
+/// Has messages be sent from copies, one behind the other from an address on.
+fn redirect(messages: &mut [Message], places: &[usize], mut to: u64) -> Vec<MessageCopy> {
+    let copies = places.iter().map(|&place| {
         let message = &mut messages[place];
-        let from = std::mem::replace(&mut message.address, room + start);
+        let from = std::mem::replace(&mut message.address, to);
+        to += room_for(message);
         MessageCopy {
             to: message.address,
             from,
             bytes: message.bytes,
         }
     });
-    Ok(copies.collect())
+    copies.collect()
+}
+
+fn room_for(message: &Message) -> u64 {
+    message.bytes.next_multiple_of(ALIGNMENT)
 }
 
 fn overlap(both: [Message; 2]) -> Error {
@@ -172,12 +209,10 @@ mod tests {
             message(Receive, 2000, 0),
         ];
         let mut messages = given;
-        let copies = copied(&mut messages, |bytes| {
-            assert_eq!(bytes, 512 + 256);
-            Ok(1 << 20)
-        });
+        let (places, bytes) = overwritten_sends(&messages).unwrap();
+        assert_eq!((&places[..], bytes), (&[0, 3][..], 512 + 256));
+        let copies = redirect(&mut messages, &places, 1 << 20);
         let starts = [0, 512].map(|start| (1 << 20) + start);
-        let copies: Vec<_> = copies.unwrap();
         let expected = [(starts[0], 1000, 300), (starts[1], 1100, 101)];
         let expected = expected.map(|(to, from, bytes)| MessageCopy { to, from, bytes });
         assert_eq!(copies, expected);
@@ -185,15 +220,14 @@ mod tests {
         assert_eq!(seen, [starts[0], 1200, 1250, starts[1], 2000]);
         let mut apart = [given[1], given[2]];
         let copies = copied(&mut apart, |_| unreachable!("nothing is copied"));
-        assert_eq!(copies.unwrap(), []);
+        assert!(copies.unwrap().is_none());
     }
 
     #[test]
     fn messages_that_are_received_into_the_same_memory_are_named() {
-        let mut messages = [(100, 50), (149, 1)]
+        let messages = [(100, 50), (149, 1)]
             .map(|(address, bytes)| message(MessageDirection::Receive, address, bytes));
-        let said = copied(&mut messages, |_| unreachable!("nothing is copied")).unwrap_err();
-        let said = said.to_string();
+        let said = overwritten_sends(&messages).unwrap_err().to_string();
         assert!(said.contains("(50 bytes at 0x64)"), "{said}");
         assert!(said.contains("(1 bytes at 0x95)"), "{said}");
     }

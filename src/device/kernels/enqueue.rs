@@ -177,8 +177,11 @@ impl KernelEngine {
             // and so its length. Copies are of messages of this call, and the memory that they are
             // in is for one call at a time, and stays as long as the member.
             unsafe {
-                copies.iter().try_for_each(|copy| copy.enqueue(stream))?;
-                member.pass(messages, stream)
+                for (number, copy) in copies.iter().enumerate() {
+                    copy.enqueue(stream).map_err(|error| error.after(number))?;
+                }
+                let passed = member.pass(messages, stream);
+                passed.map_err(|error| error.after(copies.len()))
             }
         })
     }

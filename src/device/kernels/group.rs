@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::is_capturing;
+use spark_ccl_cuda::{DeviceBlock, is_capturing};
 use spark_ccl_gpu::{self as gpu, Call, Message};
 
-use super::copies::{MessageCopy, copied};
+use super::copies::{Copies, MessageCopy, copied};
 use super::engine::KernelEngine;
 use super::enqueue::{Admitted, LaunchEnd, Work};
+use crate::device::allocation::new_block;
 use crate::engine::StreamTask;
 use crate::error::Error;
+use crate::memory::device::block::{Block, BlockMemory};
 
 /// Enqueues the tasks of a group in turns.
 pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
@@ -79,7 +81,7 @@ struct GroupKernel<'a> {
 
 enum Does<'a> {
     Collective(&'a Call),
-    Messages(Vec<Message>, Vec<MessageCopy>),
+    Messages(Vec<Message>, Option<Copies>),
 }
 
 /// The kernels of a group: of each engine, its collectives, and then all its messages together.
@@ -101,7 +103,7 @@ fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<GroupKernel<'a>> {
                 let mut others = passing.iter_mut();
                 match others.find(|other| std::ptr::eq(other.engine, engine)) {
                     Some(other) => other.add(call, messages),
-                    None => passing.push(kernel(Does::Messages(messages.clone(), Vec::new()))),
+                    None => passing.push(kernel(Does::Messages(messages.clone(), None))),
                 }
             }
         }
@@ -120,11 +122,13 @@ impl<'a> GroupKernel<'a> {
 
     /// Has messages be sent from copies where others may arrive first.
     fn copy_messages(&mut self) -> Result<(), Error> {
-        let base = &self.engine.base;
+        let (engine, limit) = (self.engine, self.limit()?);
         if let Does::Messages(messages, copies) = &mut self.does {
             *copies = copied(messages, |bytes| {
-                let member = self.engine.member().ok_or_else(|| base.gone())?;
-                Ok(base.own(member.copies().of(&base.context, bytes))?)
+                let member = engine.member().ok_or_else(|| engine.base.gone())?;
+                member
+                    .copies()
+                    .of(bytes, |bytes| block_for(engine, bytes, limit))
             })?;
         }
         Ok(())
@@ -185,7 +189,10 @@ impl<'a> GroupKernel<'a> {
     fn launch(&self) -> Result<LaunchEnd, Error> {
         match &self.does {
             Does::Collective(call) => self.engine.launch(call, self.stream(), self.limit()?),
-            Does::Messages(messages, copies) => self.pass(messages, copies),
+            Does::Messages(messages, copies) => {
+                let copies = copies.as_ref().map(|copies| &copies.all[..]);
+                self.pass(messages, copies.unwrap_or_default())
+            }
         }
     }
 
@@ -212,11 +219,38 @@ impl<'a> GroupKernel<'a> {
 
     /// Notes for the memory of the kernel's calls when the kernel will have run.
     fn note(&self, end: &LaunchEnd) -> Result<(), Error> {
+        if let Does::Messages(_, Some(copies)) = &self.does
+            && let Some(member) = self.engine.member()
+        {
+            member.copies().were_used(copies, end);
+        }
         let mut done = Ok(());
         for call in &self.calls {
             done = done.and(call.note(end.clone()));
         }
         done
+    }
+}
+
+/// Memory for copies of messages. Where it runs out, waits for it as for memory of the user's.
+fn block_for(
+    engine: &KernelEngine,
+    bytes: usize,
+    limit: Option<Duration>,
+) -> Result<Arc<Block>, Error> {
+    let base = &engine.base;
+    let made = {
+        // The driver could keep this thread waiting while it frees memory.
+        let _passed = base.to_launch(limit)?;
+        base.own(DeviceBlock::new(&base.context, bytes))
+    };
+    match made {
+        Ok(memory) => {
+            let gpu = Arc::clone(&base.gpu);
+            Ok(Block::new(BlockMemory::Device(memory), bytes, gpu))
+        }
+        Err(error) if error.is_of_memory() => new_block(engine, bytes),
+        Err(error) => Err(error.into()),
     }
 }
 
