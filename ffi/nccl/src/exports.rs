@@ -26,14 +26,16 @@ macro_rules! sent {
     ($real:ident $name:ident($($arg:ident: $type:ty)*) -> $output:ty) => {{
         type Function = unsafe extern "C" fn($($type),*) -> <$output as Answer>::Raw;
         forward::send(stringify!($name), $real, || {
-            // Each communicator is in use until the function has returned.
-            $(let ($arg, _own) = forward::passed($arg, stringify!($name), $real)?;)*
+            let mut used = Vec::new();
+            $(let $arg = forward::passed($arg, &mut used, stringify!($name), $real)?;)*
             // SAFETY: NCCL's function has this type, with numbers for the enumerations that it
             // returns.
             let function = unsafe { $real.function::<Function>(stringify!($name)) }?;
             // SAFETY: the arguments are as NCCL demands, as for each function of the table, and
             // each handle is now NCCL's own, or null.
-            Ok(unsafe { function($($arg),*) })
+            let result = unsafe { function($($arg),*) };
+            forward::returned(used);
+            Ok(result)
         })
     }};
 }

@@ -10,6 +10,7 @@ use spark_ccl_abi::groups;
 
 use crate::comm::{Comm, enter, find, is_ours};
 use crate::fallback::Real;
+use crate::groups::keep;
 use crate::refusal::Answer;
 use crate::shadow::InUse;
 use crate::status::Status;
@@ -28,22 +29,23 @@ pub(crate) fn is_foreign<T: 'static>(argument: &T) -> bool {
 /// One of our communicators, and its shadow, while a function of the fallback uses it. Fields are
 /// dropped in their order.
 pub(crate) struct Passed {
-    _in_use: InUse,
+    in_use: InUse,
     /// Whose drop ends the shadow, after the use.
-    _comm: Arc<Comm>,
+    comm: Arc<Comm>,
 }
 
 /// An argument for a function of the fallback: one of our communicators is replaced by its shadow,
-/// which is in use until what this returns is dropped.
+/// which is in use until it is no longer among `used`.
 pub(crate) fn passed<T: 'static>(
     mut argument: T,
+    used: &mut Vec<Passed>,
     name: &str,
     real: &'static Real,
-) -> Result<(T, Option<Passed>), Failure> {
+) -> Result<T, Failure> {
     let any: &mut dyn Any = &mut argument;
     let comm = any.downcast_mut::<ncclComm_t>();
     let Some(comm) = comm.filter(|comm| is_ours(**comm)) else {
-        return Ok((argument, None));
+        return Ok(argument);
     };
     let own = if COLLECTIVE.contains(&name) {
         let own = enter(*comm)?;
@@ -65,11 +67,11 @@ pub(crate) fn passed<T: 'static>(
         })?;
         own
     };
-    let passed = Passed {
-        _in_use: own.shadow.enter()?,
-        _comm: own,
-    };
-    Ok((argument, Some(passed)))
+    used.push(Passed {
+        in_use: own.shadow.enter()?,
+        comm: own,
+    });
+    Ok(argument)
 }
 
 /// The shadow of our communicator. Makes it first, with all ranks, if the function is collective.
@@ -80,6 +82,15 @@ fn made(own: &Comm, name: &str, real: &'static Real) -> Result<ncclComm_t, Failu
     }
     groups::must_be_closed(name).inspect_err(groups::keep_failure)?;
     own.shadow.made(&own.inner, real)
+}
+
+/// Ends the use of communicators by a function that has returned. In a group of the fallback, its
+/// call is still to come: the communicators stay until the group has ended.
+pub(crate) fn returned(used: Vec<Passed>) {
+    for Passed { in_use, comm } in used {
+        drop(in_use);
+        keep(comm);
+    }
 }
 
 /// Calls a function of the fallback, and keeps the message of a failure.

@@ -1,7 +1,8 @@
 //! Groups: a thread's calls that proceed together, and ranks that meet. With a fallback, its groups
 //! begin and end with ours.
 
-use std::cell::Cell;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
 
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
@@ -12,6 +13,16 @@ use crate::status::{Status, progressing};
 thread_local! {
     /// How many groups of the fallback this thread has open.
     static THEIRS: Cell<usize> = const { Cell::new(0) };
+    /// What these groups use until the outermost one has ended.
+    static USED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps what a call of the fallback uses until the fallback's group has ended, if this thread has
+/// one open.
+pub(crate) fn keep<T: 'static>(used: T) {
+    if THEIRS.get() > 0 {
+        USED.with_borrow_mut(|all| all.push(Box::new(used)));
+    }
 }
 
 /// `ncclGroupStart`.
@@ -56,7 +67,10 @@ fn end_theirs() -> Result<Progress, Failure> {
     let open = THEIRS.get();
     if let (Some(real), true) = (opened(), open > 0) {
         THEIRS.set(open - 1);
-        return real.group("ncclGroupEnd");
+        let used = if open == 1 { USED.take() } else { Vec::new() };
+        let ended = real.group("ncclGroupEnd");
+        drop(used);
+        return ended;
     }
     Ok(Progress::Done)
 }

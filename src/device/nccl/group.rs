@@ -43,14 +43,15 @@ impl NcclEngine {
             // Before any can run, and only if all will.
             for (call, is_compared) in calls.iter().zip(compared.map_err(Failure::Own)?) {
                 if is_compared {
-                    call.record();
-                    recorded.push(call);
+                    recorded.push((call, call.record().map_err(Failure::Own)?));
                 }
             }
             Ok(())
         });
         if matches!(&done, Err(Failure::Nccl(error)) if is_harmless(error)) {
-            recorded.into_iter().for_each(Admitted::take_back);
+            for (call, number) in recorded.into_iter().rev() {
+                call.take_back(number);
+            }
         }
         let goes_on = matches!(&done, Err(Failure::Nccl(error)) if error.goes_on());
         let mut noted = Ok(());
@@ -137,19 +138,27 @@ impl<'a> Admitted<'a> {
         self.engine.is_compared(self.task, self.stream)
     }
 
-    /// Records the call, which the ranks compare.
-    fn record(&self) {
+    /// Records the call, which the ranks compare, and returns its number.
+    fn record(&self) -> Result<u64, Error> {
         let base = &self.engine.base;
         // Calls of other threads are recorded, refused and taken back under the lock.
-        let _serialised = base.lock();
+        let _serialised = base.lock()?;
         base.watch.record_call(self.task.signature.words());
+        Ok(base.watch.calls_made())
     }
 
-    /// Takes back the record of a call: none of the group runs.
-    fn take_back(&self) {
+    /// Takes back the record of the call with this number: none of the group runs. Fails the
+    /// communicator if another thread has recorded a call since: that has another number on the
+    /// other ranks.
+    fn take_back(&self, number: u64) {
         let base = &self.engine.base;
-        let _serialised = base.lock();
-        base.watch.take_back_call();
+        // After an error there is nothing to compare any more.
+        let Ok(_serialised) = base.lock() else { return };
+        if base.watch.calls_made() == number {
+            base.watch.take_back_call();
+        } else {
+            base.give_up("a group was refused while another thread made a call".to_owned());
+        }
     }
 
     /// Notes the call after the group's end, and whether that has enqueued all of it.
