@@ -17,9 +17,10 @@ use crate::remote::{self, Host, Remote};
 const LONGEST_REPORT: u64 = 128 << 10;
 /// The most bytes that are kept of the standard error of ssh or the agent.
 const MOST_ERRORS: usize = 64 << 10;
-/// How long a process may take to end, and to close its standard error, once it has closed its
-/// output.
+/// How long a process may take to end once it has closed its output.
 const END: Duration = Duration::from_secs(2);
+/// How long its standard error may come after that.
+const ERRORS: Duration = Duration::from_millis(500);
 
 /// A link's report about its host, which is named by its number.
 pub(super) enum Event {
@@ -214,7 +215,7 @@ fn read_some(pipe: Option<impl Read>, parts: &Sender<Vec<u8>>) {
 /// What has come until the pipe ends. An ssh that stays behind for later connections
 /// (`ControlPersist`) keeps it open.
 fn said_in(parts: &Receiver<Vec<u8>>) -> Vec<u8> {
-    let deadline = Instant::now() + END;
+    let deadline = Instant::now() + ERRORS;
     let mut said = Vec::new();
     while let Ok(part) = parts.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
         said.extend(part);
