@@ -82,12 +82,11 @@ impl Run<'_> {
                 let slot = most(self.wires.slot_bytes);
                 let left = transfer.elements - done;
                 let count = match (lends, transfer.is_half) {
-                    (Lends::Slots, false) if ready == left => left,
-                    (Lends::Slots, false) => ready - ready % slot,
+                    (Lends::Slots, false) => left,
                     // The other half of a step waits no longer than for one message.
                     _ => slot.min(left),
                 };
-                (count > 0 && ready >= count).then_some(count)
+                (ready >= count).then_some(count)
             }
             Lends::Anything => {
                 // A rank that has nothing else to do fills slots, while the receiver empties those

@@ -43,6 +43,11 @@ impl Tx {
         self.link.spares.ask_by(Box::new(ask));
         Entry::of(&self.link)
     }
+
+    /// Whether the first message of these bytes may be lent.
+    fn may_lend(&self, bytes: usize) -> bool {
+        bytes.min(self.slot_bytes) >= SLOTLESS_BYTES
+    }
 }
 
 impl LinkTx for Tx {
@@ -88,7 +93,7 @@ impl LinkTx for Tx {
     }
 
     fn lends(&self, _start: *const u8, bytes: usize) -> Lends {
-        if bytes >= SLOTLESS_BYTES && self.link.outbox.lock().retains {
+        if self.may_lend(bytes) && self.link.outbox.lock().retains {
             Lends::Slots
         } else {
             Lends::Nothing
@@ -97,7 +102,7 @@ impl LinkTx for Tx {
 
     unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         let mut outbox = self.link.outbox.lock();
-        if payload.len() < SLOTLESS_BYTES || !outbox.retains {
+        if !self.may_lend(payload.len()) || !outbox.retains {
             return Ok(Lending::Unable);
         }
         if !outbox.may_begin(self.reserved.is_some())? {

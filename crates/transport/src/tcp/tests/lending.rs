@@ -212,7 +212,8 @@ fn a_link_that_is_withdrawn_ends_in_order() {
     }
 }
 
-/// It has no copy to make, and no network that could go.
+/// Within a host there is no copy to make, and no network that could go. Short messages go through
+/// slots, and so does all that fits into short slots.
 #[test]
 fn only_links_between_hosts_lend() {
     let bytes = payload(0, LEN);
@@ -220,6 +221,15 @@ fn only_links_between_hosts_lend() {
     let [here, _there] = sides(GEOMETRY, 1);
     assert_eq!(lends(&here.tx, LEN), Lends::Slots);
     assert_eq!(lends(&here.tx, SLOTLESS_BYTES - 1), Lends::Nothing);
+    let short = Geometry {
+        slot_bytes: SLOTLESS_BYTES - 64,
+        ..GEOMETRY
+    };
+    let [mut here, _there] = sides(short, 1);
+    assert_eq!(lends(&here.tx, LEN), Lends::Nothing);
+    // SAFETY: nothing is lent.
+    let lent = unsafe { here.tx.lend(NonNull::from(&bytes[..]), 0) };
+    assert_eq!(lent.unwrap(), Lending::Unable);
     let ((mut tx, _rx), _there) = over_tcp(GEOMETRY, 1, v4());
     assert_eq!(lends(&tx, LEN), Lends::Nothing);
     // SAFETY: `bytes` is made before the link and outlives it, and nothing writes it.
