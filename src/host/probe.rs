@@ -29,10 +29,20 @@ impl HostEngine {
     /// for it. Does not wait.
     ///
     /// # Errors
-    /// The fault that has ended this communicator.
+    /// The fault that has ended this communicator, also because the rank's process has ended, and
+    /// nothing of it is left.
     pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
-        // A link that has ended is found by the control plane, or by the call that needs it.
-        self.with(|core| Ok(core.probe(from)?.unwrap_or(None)))?
+        self.with(|core| {
+            // Before the look: the rank may have sent something before it ended.
+            let ended = core.watch.latent_of(from);
+            // A link that has ended is found by the control plane, or by the call that needs it.
+            let found = core.probe(from)?.unwrap_or(None);
+            if let (None, Some(fault)) = (found, ended) {
+                core.watch.raise(fault);
+                core.check()?;
+            }
+            Ok(found)
+        })?
     }
 
     /// Waits for the next message from a rank, as long as an operation may take.
