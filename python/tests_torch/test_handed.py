@@ -44,8 +44,21 @@ def handed_calls() -> HandedCalls:
     calls._timeout = timedelta(seconds=0.2)
     calls._last = None
     calls._nccl = mock.Mock()
-    calls._handed = {}
+    for name in (
+        "allreduce",
+        "broadcast",
+        "_allgather_base",
+        "_reduce_scatter_base",
+        "alltoall_base",
+    ):
+        getattr(calls._nccl, name).side_effect = work_of
+    calls._handed = calls._handed_in = None
     return calls
+
+
+def work_of(*arguments: Any) -> Any:
+    """What PyTorch's group for NCCL answers: a call in the current stream has no work."""
+    return mock.DEFAULT if getattr(arguments[-1], "asyncOp", True) else None
 
 
 def on_gpu(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -260,18 +273,37 @@ class Ends(unittest.TestCase):
     def test_a_barrier_waits_for_handed_calls_and_raises_what_has_failed(self) -> None:
         calls = handed_calls()
         with enqueued(calls):
-            for is_async in (False, True):
-                calls.allreduce([on_gpu(3)], asks(is_async=is_async))
-        self.assertEqual(set(calls._handed), {False, True})
-        calls._handed = dict(zip((False, True), (mock.Mock(), mock.Mock())))
-        with mock.patch.object(DeviceCalls, "wait_for_all") as streams:
+            work = calls.allreduce([on_gpu(3)], asks())
+        self.assertIs(calls._handed, work)
+        with (
+            mock.patch.object(DeviceCalls, "wait_for_all") as streams,
+            mock.patch.object(calls, "current_stream"),
+        ):
             calls.wait_for_all(MINUTE)
             streams.assert_called_once_with(MINUTE)
-            for work in calls._handed.values():
-                self.assertEqual(work.wait.call_args_list, [mock.call(), mock.call(handed._MOMENT)])
-            calls._handed[True].wait.side_effect = [None, dist.DistBackendError("lost")]
+            self.assertEqual(work.wait.call_args_list, [mock.call(), mock.call(handed._MOMENT)])
+            work.wait.side_effect = [None, dist.DistBackendError("lost")]
             with self.assertRaisesRegex(dist.DistBackendError, "lost"):
                 calls.wait_for_all(MINUTE)
+
+    def test_a_call_in_the_current_stream_is_waited_for_by_its_stream(self) -> None:
+        calls, opts = handed_calls(), asks(is_async=False)
+        transposed = torch.arange(6.0).view(2, 3).t().as_subclass(OnGpu)
+        first, second = mock.Mock(), mock.Mock()
+        with enqueued(calls), mock.patch.object(calls, "current_stream", return_value=first):
+            self.assertIsNone(calls.allreduce([on_gpu(3)], opts))
+            self.assertEqual(len(calls.allreduce([transposed], opts).results), 1)
+        self.assertIsNone(calls._handed)
+        with mock.patch.object(DeviceCalls, "wait_for_all"):
+            with mock.patch.object(calls, "current_stream", return_value=first):
+                calls.wait_for_all(MINUTE)
+            first.wait_stream.assert_not_called()
+            with mock.patch.object(calls, "current_stream", return_value=second):
+                calls.wait_for_all(MINUTE)
+            second.wait_stream.assert_called_once_with(first)
+        first.query.side_effect = [False, False, True]
+        calls.close()
+        self.assertEqual(first.query.call_count, 3)
 
     def test_calls_of_a_graph_are_not_waited_for(self) -> None:
         calls = handed_calls()
@@ -280,11 +312,13 @@ class Ends(unittest.TestCase):
             mock.patch("torch.cuda.is_current_stream_capturing", return_value=True),
         ):
             calls.allreduce([on_gpu(3)], asks())
-        self.assertEqual(calls._handed, {})
+            calls.allreduce([on_gpu(3)], asks(is_async=False))
+        self.assertIsNone(calls._handed)
+        self.assertIsNone(calls._handed_in)
 
     def test_the_end_waits_for_handed_calls_and_then_leaves(self) -> None:
         calls = handed_calls()
-        work = calls._handed[True] = mock.Mock()
+        work = calls._handed = mock.Mock()
         work.is_completed.side_effect = [False, False, True]
         calls.close()
         self.assertEqual(work.is_completed.call_count, 3)
@@ -292,7 +326,7 @@ class Ends(unittest.TestCase):
 
     def test_the_end_does_not_wait_longer_than_the_timeout(self) -> None:
         calls = handed_calls()
-        calls._handed[True] = mock.Mock(is_completed=lambda: False)
+        calls._handed = mock.Mock(is_completed=lambda: False)
         calls.close()
         calls._nccl.abort.assert_called_once_with()
 

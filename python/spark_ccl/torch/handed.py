@@ -18,7 +18,7 @@ from ..communicator import Communicator
 from .blocks import Tensors, in_order, listed, only
 from .devices import DeviceCalls
 from .nccl_library import why_not_used
-from .options import is_async, limit_of, options
+from .options import limit_of, options
 from .rendezvous import meet_on_device
 from .tensors import check_all_on, pointer
 
@@ -34,10 +34,10 @@ _TYPES = {
     torch.float64,
 }
 _OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT)
-# A failure ends the communicator and not the process, which hears of it by an error; torchrun sets
-# the first one otherwise.
+# A failure ends calls and not the process, which hears of it by an error; torchrun sets the first
+# one otherwise.
 _SETTINGS = {
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
@@ -108,8 +108,10 @@ class HandedCalls(DeviceCalls):
     ) -> None:
         super().__init__(communicator, device, timeout)
         self._nccl = nccl
-        # The last handed works outside graphs: in the current stream, and in one of that group.
-        self._handed: dict[bool, Any] = {}
+        # Of the last handed calls outside graphs: the work of one in that group's stream, and the
+        # stream of one without a work, which was current.
+        self._handed: Any = None
+        self._handed_in: torch.cuda.Stream | None = None
 
     def allreduce(self, tensors: Tensors | torch.Tensor, opts: Any = None) -> Any:
         opts = options(AllreduceOptions, opts, "reduceOp")
@@ -173,7 +175,9 @@ class HandedCalls(DeviceCalls):
         ordered, copy = in_order(tensor)
         pointer(ordered, "the tensor")
         # The copy back follows in the current stream.
-        self._hand(name, opts, [ordered]).wait()
+        work = self._hand(name, opts, [ordered])
+        if work is not None:
+            work.wait()
         return self._work([], [tensor], copy)
 
     def _hand_both(
@@ -190,6 +194,7 @@ class HandedCalls(DeviceCalls):
         return self._hand(name, opts, output, given, *more)
 
     def _hand(self, name: str, opts: Any, *arguments: Any) -> Any:
+        """The call's work; `None` if the call is in the current stream."""
         if opts is not None:
             arguments = (*arguments, opts)
         with self._order:
@@ -203,8 +208,12 @@ class HandedCalls(DeviceCalls):
                 # The ranks are out of step.
                 self._communicator.abort(f"PyTorch's {name} has failed: {failure}")
                 raise
-            if not torch.cuda.is_current_stream_capturing():
-                self._handed[is_async(opts)] = work
+            if torch.cuda.is_current_stream_capturing():
+                return work
+            if work is None:
+                self._handed_in = self.current_stream()
+            else:
+                self._handed = work
         return work
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -212,18 +221,21 @@ class HandedCalls(DeviceCalls):
         self._nccl._set_default_timeout(timeout)
 
     def _has_run(self) -> bool:
-        return super()._has_run() and all([work.is_completed() for work in self._handed.values()])
+        stream, work = self._handed_in, self._handed
+        is_idle = stream is None or stream.query()
+        return super()._has_run() and is_idle and (work is None or work.is_completed())
 
     def wait_for_all(self, limit: timedelta | None = None) -> None:
-        works = list(self._handed.values())
-        for work in works:
-            # The current stream waits.
+        work, stream = self._handed, self._handed_in
+        # The current stream waits.
+        if work is not None:
             work.wait()
+        if stream is not None and stream != self.current_stream():
+            self.current_stream().wait_stream(stream)
         super().wait_for_all(limit)
-        for work in works:
-            if work.is_completed():
-                # With a time, it raises what has failed.
-                work.wait(_MOMENT)
+        if work is not None and work.is_completed():
+            # With a time, it raises what has failed.
+            work.wait(_MOMENT)
 
     def abort(self) -> None:
         super().abort()
