@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use spark_ccl::{Cancel, Communicator, Error};
+use spark_ccl::{Cancel, Communicator, Error, Fault};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
@@ -291,17 +291,32 @@ pub(crate) fn finalize(comm: ncclComm_t) -> Status {
         }
         let (known, order) = (enter(comm)?, comm.addr());
         if known.is_blocking {
-            let finalize = move || Ok(known.inner.finalize()?);
+            let finalize = move || Ok(end_in_order(&known.inner)?);
             return groups::meet(order, Box::new(finalize)).map(|()| Progress::Done);
         }
         let meeting = known.begin_meeting();
         let finalize = move || {
-            let finalized = known.inner.finalize();
+            let finalized = end_in_order(&known.inner);
             drop(meeting);
             Ok(finalized?)
         };
         groups::meet_in_background(order, Box::new(finalize))
     })
+}
+
+/// Waits for this rank's calls, and then for the other ranks, unless one of them has ended or left:
+/// that one has no calls any more, which others could have to wait for.
+fn end_in_order(comm: &Communicator) -> Result<(), Error> {
+    comm.settle()?;
+    comm.check()?;
+    if comm.check_all_present("finalize").is_err() {
+        return Ok(());
+    }
+    match comm.finalize() {
+        // Meanwhile.
+        Err(Error::Failed(fault)) if matches!(*fault, Fault::Left { .. }) => Ok(()),
+        finalized => finalized,
+    }
 }
 
 /// `ncclCommDestroy`: returns at once, and a thread leaves when this rank's own calls have run.
