@@ -32,6 +32,12 @@ fn play() -> Option<Play> {
     Some(unsafe { *library.get::<Play>("play").unwrap() })
 }
 
+/// Whether a thread sanitizer looks on: it takes for a race that records are read together with
+/// flags.
+fn is_watched() -> bool {
+    std::env::var("SPARK_CCL_TEST_CXXFLAGS").is_ok_and(|flags| flags.contains("thread"))
+}
+
 /// A library of its own; a sanitizer in the flags is that of this test program.
 fn compiled() -> Library {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -4,6 +4,7 @@ use spark_ccl_testing::scramble;
 use spark_ccl_types::{DType, ReduceOp};
 
 use super::buffers::Call;
+use super::is_watched;
 use super::world::{LANES, World};
 use crate::Form;
 use crate::conformance::{Make, copying, delayed, placed, written};
@@ -115,8 +116,7 @@ fn short_calls_go_by_packets() {
 /// A record that was read before the flag may be an older one.
 #[test]
 fn records_may_be_read_together_with_flags() {
-    // A thread sanitizer takes it for a race.
-    if std::env::var("SPARK_CCL_TEST_CXXFLAGS").is_ok_and(|flags| flags.contains("thread")) {
+    if is_watched() {
         return;
     }
     for (form, seed) in [(Form::Direct, 1000), (Form::Shared, 1100)] {
