@@ -13,7 +13,8 @@ pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 /// Marks the sequence numbers of calls with device memory, which are counted separately:
 /// `DEVICE_MARK | number`. They are compared with those that were
 /// [recorded](crate::Watch::record_on_device). Calls whose data GPUs' kernels pass among themselves
-/// are not announced.
+/// are not announced. With both marks, it is a message of device memory: a stream waits in it, and
+/// not the thread that makes host calls.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
 /// The orderly end of a communicator, in words. In a mismatch it reads as an end that came too
@@ -263,6 +264,11 @@ pub(crate) fn is_on_device(sequence: u64) -> bool {
     !is_point_to_point(sequence) && sequence & DEVICE_MARK != 0
 }
 
+/// Whether a stream waits in it: in a call of device memory, or in a message.
+pub(crate) fn is_in_stream(sequence: u64) -> bool {
+    sequence & DEVICE_MARK != 0
+}
+
 /// Whether this is not the number of a collective of host memory. Only those have the same number
 /// on all ranks.
 pub(crate) fn is_apart(sequence: u64) -> bool {
@@ -272,7 +278,8 @@ pub(crate) fn is_apart(sequence: u64) -> bool {
 /// An operation's sequence number as error texts show it.
 fn number(sequence: u64) -> String {
     if is_point_to_point(sequence) {
-        format!("point-to-point #{}", sequence & !POINT_TO_POINT_MARK)
+        let number = sequence & !(POINT_TO_POINT_MARK | DEVICE_MARK);
+        format!("point-to-point #{number}")
     } else if is_on_device(sequence) {
         format!("#{} on the device", sequence & !DEVICE_MARK)
     } else {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::comparison::Comparison;
-use crate::fault::{ALIVE, is_apart, is_on_device};
+use crate::fault::{ALIVE, is_apart, is_in_stream};
 use crate::leave::Leave;
 use crate::standing::{Answer, Wait};
 use crate::wire::{Content, LateReport, Notice, Progress, WaitingFor};
@@ -158,7 +158,7 @@ impl MemberRecord {
             self.entered = Some(operation);
         }
         if let Some(whom) = progress.waiting {
-            let place = if is_on_device(operation.sequence) {
+            let place = if is_in_stream(operation.sequence) {
                 &mut self.waiting_on_device
             } else {
                 &mut self.waiting
@@ -270,10 +270,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fault::DEVICE_MARK;
+    use crate::fault::{DEVICE_MARK, POINT_TO_POINT_MARK};
 
     #[test]
     fn a_wait_on_the_device_is_none_of_the_thread() {
+        // Of a call, and of a message.
+        for on_device in [DEVICE_MARK | 3, POINT_TO_POINT_MARK | DEVICE_MARK | 3] {
+            assert_wait_is_apart(on_device);
+        }
+    }
+
+    fn assert_wait_is_apart(on_device: u64) {
         let (mut record, now) = (MemberRecord::default(), Instant::now());
         let mut announce = |sequence, rank| {
             let progress = Progress {
@@ -287,14 +294,14 @@ mod tests {
             record.clone()
         };
         let lately = |record: &MemberRecord| record.waits_lately(ALIVE, now);
-        let record = announce(DEVICE_MARK | 3, 2);
+        let record = announce(on_device, 2);
         assert_eq!(lately(&record), None);
         assert!(!record.takes_part(5, ALIVE, now));
         announce(5, 1);
-        let record = announce(DEVICE_MARK | 3, 2);
+        let record = announce(on_device, 2);
         assert_eq!(lately(&record), Some(WaitingFor::Rank(1)));
         assert!(record.takes_part(5, ALIVE, now));
-        assert_eq!(record.awaits_one(now), Some((2, DEVICE_MARK | 3)));
+        assert_eq!(record.awaits_one(now), Some((2, on_device)));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::{MemberTable, STALE_AFTER};
-use crate::fault::{Late, is_on_device};
+use crate::fault::{Late, is_in_stream};
 use crate::member_record::Operation;
 use crate::wire::WaitingFor;
 
@@ -75,7 +75,7 @@ impl MemberTable {
     /// The member that this one has announced to wait for on its device.
     pub(crate) fn awaited_on_device(&self, now: Instant) -> Option<u32> {
         let (world, sequence) = self.heard.get(self.view.me.rank)?.awaits_one(now)?;
-        self.view.rank(world).filter(|_| is_on_device(sequence))
+        self.view.rank(world).filter(|_| is_in_stream(sequence))
     }
 
     /// The members that do not take part in a collective.
