@@ -43,7 +43,7 @@ while IFS=$'\t' read -r todo name folder program; do
     # The same devices write slots into the GPUs' memory, where GPUs order that.
     [ "$name" != staged ] ||
         FAKE_GENERATION=9 SPARK_CCL_TEST_GPU_PROTOCOL=proxy over_devices by_slots:: by_host:: \
-            roots:: collectives:: graphs:: messages:: late:: \
+            roots:: collectives:: graphs:: mail:: messages:: late:: \
             --skip the_data_of_a_process_that_has_exited "$@"
 done <"$libraries/programs"
 test_programs --workspace --lib >"$libraries/programs"

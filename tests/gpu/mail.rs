@@ -1,5 +1,7 @@
 //! What is particular to messages of device memory that go through slots.
 
+mod processes;
+
 use std::sync::Barrier;
 
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};

@@ -16,10 +16,12 @@ const ROLE: &str = "SPARK_TEST_KERNELS_ROLE";
 /// Well above what is promised, far below the operation timeout.
 const SOON: Duration = Duration::from_secs(10);
 const LEN: usize = 70_001;
+/// What any link takes while its receiver does nothing.
+pub(super) const SHORT: usize = 1000;
 /// 1 GiB.
 pub(super) const LONG: usize = 256 << 20;
 
-fn value(rank: usize, place: usize) -> u32 {
+pub(super) fn value(rank: usize, place: usize) -> u32 {
     scramble(rank as u64, place as u64) as u32
 }
 
@@ -77,6 +79,16 @@ fn peer() {
     match &*role {
         "computes" => {
             compute(&comm);
+            comm.finalize().unwrap();
+        }
+        "receives late" => {
+            comm.barrier().run().unwrap();
+            let (stream, mut got) = (stream_of(&comm), comm.alloc_device(SHORT).unwrap());
+            comm.recv(&mut got, 0).on(&stream).unwrap();
+            comm.wait(&stream).unwrap();
+            let mut seen = vec![0; SHORT];
+            got.read(&mut seen).unwrap();
+            assert!((0..SHORT).map(|place| value(0, place)).eq(seen));
             comm.finalize().unwrap();
         }
         "stays away" => std::thread::park(),

@@ -32,8 +32,9 @@ pub(super) struct Others {
 /// A launch of messages that is under way, as far as one peer needs to come to it.
 struct Mail {
     peer: usize,
-    /// The number of the first message on its pair, with the mark of messages, and its words.
-    sequence: u64,
+    is_received: bool,
+    /// The number of the first message on its pair, and its words.
+    number: u64,
     words: [u64; 2],
 }
 
@@ -151,12 +152,14 @@ impl Exchange {
         if calls.begun == calls.ended && mail.is_none() {
             return;
         }
-        let begun = calls.begun + mail.as_ref().map_or(0, |mail| mail.sequence);
+        let begun = calls.begun + mail.as_ref().map_or(0, |mail| mail.number);
         if !self.stall.is_to_be_told([begun, self.slots.passed()], now) {
             return;
         }
         if let Some(mail) = mail {
-            parent.announce(mail.sequence, mail.words, Some(mail.peer as u32));
+            // A stream waits, and not the thread that makes host calls.
+            let sequence = POINT_TO_POINT_MARK | DEVICE_MARK | mail.number;
+            parent.announce(sequence, mail.words, Some(mail.peer as u32));
         } else {
             let sequence = DEVICE_MARK | (others.begun + calls.begun);
             parent.announce(sequence, calls.words, self.late());
@@ -165,21 +168,28 @@ impl Exchange {
 
     /// The messages under way to or from a peer: one that has not sent its own, if there is one.
     fn mail(&self) -> Option<Mail> {
-        let mut under_way = self.slots.messages().filter(|(_, of)| of.begun > of.ended);
-        let first = under_way.next()?;
         let owes = |peer| self.peers.iter().any(|of| of.rank() == peer && of.owes());
-        let is_late = |((peer, way), _): &((usize, MessageDirection), Calls)| {
-            *way == MessageDirection::Receive && owes(*peer)
-        };
-        let late = std::iter::once(first).chain(under_way).find(is_late);
-        let ((peer, way), of) = late.unwrap_or(first);
-        Some(Mail {
-            peer,
-            sequence: POINT_TO_POINT_MARK | of.begun,
-            words: match way {
-                MessageDirection::Send => of.words,
-                MessageDirection::Receive => received(of.words),
-            },
+        let late = self
+            .mails()
+            .find(|mail| mail.is_received && owes(mail.peer));
+        late.or_else(|| self.mails().next())
+    }
+
+    /// All messages under way.
+    fn mails(&self) -> impl Iterator<Item = Mail> {
+        let under_way = self.slots.messages().filter(|(_, of)| of.begun > of.ended);
+        under_way.map(|((peer, way), of)| {
+            let is_received = way == MessageDirection::Receive;
+            Mail {
+                peer,
+                is_received,
+                number: of.begun,
+                words: if is_received {
+                    received(of.words)
+                } else {
+                    of.words
+                },
+            }
         })
     }
 
@@ -196,21 +206,20 @@ impl Exchange {
     pub(super) fn fault(&self, others: &Others, parent: &Watch) -> Option<Fault> {
         let own = self.slots.rank();
         self.peers.iter().find_map(|peer| {
-            let ended = peer.judge(|| self.under_way(others), own, parent);
+            let ended = peer.judge(|| self.under_way(peer.rank(), others), own, parent);
             ended.or_else(|| self.differs(peer, others, parent))
         })
     }
 
-    /// The number and the words of what is under way.
-    fn under_way(&self, others: &Others) -> (u64, String) {
-        if let Some(mail) = self.mail() {
-            return (mail.sequence, describe_message(mail.words));
+    /// The number and the words of what is under way with a peer.
+    fn under_way(&self, peer: usize, others: &Others) -> (u64, String) {
+        if let Some(mail) = self.mails().find(|mail| mail.peer == peer) {
+            let sequence = POINT_TO_POINT_MARK | mail.number;
+            return (sequence, describe_message(mail.words));
         }
         let calls = self.slots.calls();
-        (
-            DEVICE_MARK | (others.begun + calls.begun),
-            describe(calls.words),
-        )
+        let sequence = DEVICE_MARK | (others.begun + calls.begun);
+        (sequence, describe(calls.words))
     }
 
     /// How many calls this rank's kernels have begun.
@@ -264,6 +273,11 @@ impl Exchange {
         let messages: u64 = self.slots.messages().map(|(_, of)| of.ended).sum();
         let ended = self.slots.calls().ended + messages;
         ended - u64::from(!self.is_met() && ended > 0)
+    }
+
+    /// Whether a peer cannot send messages yet: it may do so before this rank makes any call.
+    pub(super) fn is_joining(&self) -> bool {
+        self.peers.iter().any(Peer::is_joining)
     }
 
     /// Whether everything that kernels have begun has been passed, both ways.

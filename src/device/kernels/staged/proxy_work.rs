@@ -174,7 +174,7 @@ impl ProxyWork {
         let by_slots = slots.map_or(0, Exchange::done);
         let done = self.operations.done() + self.messages.done() + by_slots;
         let may_come = self.operations.are_under_way() || self.queue.0.expects(done);
-        let are_passed = slots.is_none_or(Exchange::is_met);
+        let are_passed = slots.is_none_or(|slots| slots.is_met() && !slots.is_joining());
         self.are_in_flight() || !self.has_failed && (may_come || !are_passed)
     }
 

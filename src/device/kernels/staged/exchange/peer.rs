@@ -66,9 +66,9 @@ impl Peer {
         self.rested += 1;
         let rests = self.rested < REST;
         if self.proxy.is_none() {
-            let needs = self.is_used();
+            let needs = self.has_messages || self.is_used();
             // The peer may have made a call by slots that this rank makes another way.
-            if needs || !others.is_done || self.has_messages && !rests {
+            if needs || !others.is_done {
                 self.connect(carrier, needs);
             }
         }
@@ -83,6 +83,12 @@ impl Peer {
             self.ended = Some((Instant::now(), error));
             true
         })
+    }
+
+    /// Whether the peer's messages have no link yet, or the peer was not told where they go.
+    pub(super) fn is_joining(&self) -> bool {
+        let is_open = |proxy: &Proxy<Linked>| proxy.carrier().is_flushed();
+        self.has_messages && self.ended.is_none() && !self.proxy.as_ref().is_some_and(is_open)
     }
 
     /// Takes the link, if it is there.
@@ -150,11 +156,10 @@ impl Peer {
             let ended = parent.latent_of(self.rank as u32);
             return Some(ended.unwrap_or_else(|| {
                 let (sequence, words) = under_way();
-                let last = sequence & !(DEVICE_MARK | POINT_TO_POINT_MARK);
-                let mark = sequence - last;
+                let number = sequence & !(DEVICE_MARK | POINT_TO_POINT_MARK);
                 Fault::Left {
                     rank: peer,
-                    last_sequence: mark | last.saturating_sub(1),
+                    last_sequence: if number > 1 { sequence - 1 } else { 0 },
                     sequence,
                     words,
                 }
