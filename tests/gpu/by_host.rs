@@ -357,8 +357,8 @@ fn the_way_and_the_pieces_are_explained() {
             assert!(small.contains(&algorithm), "{algorithm}: {small}");
         }
         let message = explain(Operation::Send, 1 << 20).unwrap();
-        let expected = "staged through slots, 64 pieces of up to 65536 bytes, one CTA for each peer \
-                        and direction";
+        let expected = "staged through slots, 64 pieces of up to 65536 bytes, one CTA for each \
+                        peer and direction";
         assert_eq!(message, expected);
         assert_eq!(explain(Operation::Barrier, 0), None);
         comm.finalize().unwrap();
