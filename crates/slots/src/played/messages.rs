@@ -244,7 +244,7 @@ fn turn(seed: u64, ranks: usize) -> Turn {
         });
     }
     let mut ends = vec![Vec::new(); ranks];
-    for number in 0..1 + random(22, 3) as u64 {
+    for number in 0..=random(22, 3) as u64 {
         let any = |what, limit: usize| scramble(seed << 8 | number, what) as usize % limit;
         let from = any(23, ranks);
         let to = (from + 1 + any(24, ranks - 1)) % ranks;

@@ -199,7 +199,9 @@ impl World {
         Launch {
             kernel,
             ctas: if kernel == PACKETS { 1 } else { call.ctas },
-            arguments: Arguments::Call(self.ranks[rank].arguments(buffers, self.form, self.ahead)),
+            arguments: Arguments::Call(Box::new(
+                self.ranks[rank].arguments(buffers, self.form, self.ahead),
+            )),
         }
     }
 
@@ -284,14 +286,14 @@ pub(super) struct Launch {
 }
 
 enum Arguments {
-    Call(Exchanging),
+    Call(Box<Exchanging>),
     Mail(Box<Mailing>),
 }
 
 impl Launch {
     fn arguments(&self) -> *const c_void {
         match &self.arguments {
-            Arguments::Call(call) => std::ptr::from_ref(call).cast(),
+            Arguments::Call(call) => std::ptr::from_ref(&**call).cast(),
             Arguments::Mail(mailing) => std::ptr::from_ref(&**mailing).cast(),
         }
     }
@@ -325,7 +327,7 @@ impl Cta {
                     kernel,
                     seed,
                     self.pauses,
-                )
+                );
             };
         }
     }
@@ -349,7 +351,7 @@ impl Rank {
         let control = Arc::new([const { AtomicU64::new(0) }; 2]);
         control[1].store(60_000_000_000, Ordering::Relaxed);
         let failure = Arc::new([const { AtomicU64::new(0) }; 8]);
-        let journal = (0..1 + 2 * ends.len()).map(|_| [const { AtomicU64::new(0) }; 4]);
+        let journal = (0..=2 * ends.len()).map(|_| [const { AtomicU64::new(0) }; 4]);
         let journal: Vec<_> = journal.collect();
         let member = SlotMember {
             boxes: boxes.as_ptr().expose_provenance() as u64,
