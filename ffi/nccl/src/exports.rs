@@ -26,6 +26,7 @@ macro_rules! sent {
     ($real:ident $name:ident($($arg:ident: $type:ty)*) -> $output:ty) => {{
         type Function = unsafe extern "C" fn($($type),*) -> <$output as Answer>::Raw;
         forward::send(stringify!($name), $real, || {
+            #[allow(unused_mut, reason = "some functions have no arguments")]
             let mut used = Vec::new();
             $(let $arg = forward::passed($arg, &mut used, stringify!($name), $real)?;)*
             // SAFETY: NCCL's function has this type, with numbers for the enumerations that it

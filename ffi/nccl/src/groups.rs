@@ -21,7 +21,8 @@ thread_local! {
 /// one open.
 pub(crate) fn keep<T: 'static>(used: T) {
     if THEIRS.get() > 0 {
-        USED.with_borrow_mut(|all| all.push(Box::new(used)));
+        // Fails as the thread ends, which drops what is kept.
+        let _ = USED.try_with(|all| all.borrow_mut().push(Box::new(used)));
     }
 }
 
@@ -67,7 +68,11 @@ fn end_theirs() -> Result<Progress, Failure> {
     let open = THEIRS.get();
     if let (Some(real), true) = (opened(), open > 0) {
         THEIRS.set(open - 1);
-        let used = if open == 1 { USED.take() } else { Vec::new() };
+        let used = if open == 1 {
+            USED.try_with(RefCell::take).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
         let ended = real.group("ncclGroupEnd");
         drop(used);
         return ended;
