@@ -209,7 +209,15 @@ unsafe fn borrow(engine: &dyn Engine, raw: CUstream) -> Result<CallStream, Error
     let gpu = engine.gpu();
     // SAFETY: the stream is a default one, or lives until what this returns is dropped (this
     // function's contract).
-    let stream = unsafe { CallStream::new(&gpu.context, raw, &gpu.sync_stream, &gpu.events) };
+    let stream = unsafe {
+        CallStream::new(
+            &gpu.context,
+            raw,
+            &gpu.sync_stream,
+            &gpu.capture_streams,
+            &gpu.events,
+        )
+    };
     Ok(stream.map_err(|error| error.of_rank(gpu.rank))?)
 }
 

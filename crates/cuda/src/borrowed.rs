@@ -2,12 +2,12 @@
 //! them.
 
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream, sys};
 
 use crate::current::make_current;
-use crate::stream::{PER_THREAD, is_capturing};
+use crate::stream::{PER_THREAD, capture_of, counted_stream, is_capturing};
 use crate::{Error, EventPool, checked};
 
 /// Wraps a stream of the user or of another library, given its handle. Null and `CU_STREAM_LEGACY`
@@ -57,6 +57,45 @@ unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<Cud
     Ok(unsafe { context.wrap_borrowed_stream(raw) })
 }
 
+/// Streams beside the per-thread default streams of threads that capture graphs. One that has
+/// joined a capture is of no other use until that ends.
+#[derive(Debug, Default)]
+pub struct CaptureStreams(Mutex<Vec<Arc<CudaStream>>>);
+
+impl CaptureStreams {
+    /// A stream that joins the capture of the per-thread default stream `thread`. Where the driver
+    /// tells captures apart, each has one.
+    fn join(
+        &self,
+        context: &Arc<CudaContext>,
+        thread: &Arc<CudaStream>,
+        events: &Arc<EventPool>,
+    ) -> Result<Arc<CudaStream>, Error> {
+        let capture = capture_of(thread)?;
+        // Locked until the stream has joined, so that no other thread takes it.
+        let mut streams = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found = None;
+        for stream in &*streams {
+            if capture.is_some() && capture_of(stream)? == capture {
+                found = Some(stream);
+                break;
+            }
+            if found.is_none() && !is_capturing(stream)? {
+                found = Some(stream);
+            }
+        }
+        let stream = if let Some(stream) = found {
+            Arc::clone(stream)
+        } else {
+            let made = counted_stream(context)?;
+            streams.push(Arc::clone(&made));
+            made
+        };
+        events.record(thread)?.hold_back(&stream)?;
+        Ok(stream)
+    }
+}
+
 /// The stream in which this library enqueues a call that another library has ordered. Usually that
 /// is the other library's stream itself. For the per-thread default stream it is a stream of ours:
 /// it waits for the default stream before the call, and the default stream waits for it afterwards.
@@ -68,20 +107,20 @@ pub struct CallStream {
 }
 
 impl CallStream {
-    /// `beside` replaces the per-thread default stream; it waits for everything enqueued there so
-    /// far.
+    /// `beside` replaces the per-thread default stream, or one of `captures` where that captures a
+    /// graph; it waits for everything enqueued there so far.
     ///
     /// # Safety
     /// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that
     /// outlives the value returned and all clones of [`inner`](Self::inner).
     ///
     /// # Errors
-    /// The stream is of another context, or is the per-thread default stream and captures a graph;
-    /// the driver fails.
+    /// The stream is of another context; the driver fails.
     pub unsafe fn new(
         context: &Arc<CudaContext>,
         raw: sys::CUstream,
         beside: &Arc<CudaStream>,
+        captures: &CaptureStreams,
         events: &Arc<EventPool>,
     ) -> Result<Self, Error> {
         // SAFETY: the handle means a default stream, or one that lives until the value returned and
@@ -94,15 +133,14 @@ impl CallStream {
                 thread: None,
             });
         }
-        if is_capturing(&own)? {
-            return Err(Error::Stream {
-                device: context.ordinal(),
-                problem: "the per-thread default stream captures a graph; capture another one",
-            });
-        }
-        events.record(&own)?.hold_back(beside)?;
+        let inner = if is_capturing(&own)? {
+            captures.join(context, &own, events)?
+        } else {
+            events.record(&own)?.hold_back(beside)?;
+            Arc::clone(beside)
+        };
         Ok(Self {
-            inner: Arc::clone(beside),
+            inner,
             thread: Some(own),
         })
     }

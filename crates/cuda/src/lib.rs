@@ -47,7 +47,7 @@ mod set_aside;
 mod stream;
 
 pub use asked::{OneCall, one_call};
-pub use borrowed::{CallStream, borrow_stream};
+pub use borrowed::{CallStream, CaptureStreams, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use copy::copy;
 pub use cudarc;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_cuda::{EventPool, Observer, OwnStream, counted_stream};
+use spark_ccl_cuda::{CaptureStreams, EventPool, Observer, OwnStream, counted_stream};
 
 use crate::error::Error;
 
@@ -23,6 +23,8 @@ pub(crate) struct Gpu {
     /// cudarc neither records the events of its buffers nor waits for them, not even before it
     /// frees a buffer that a call uses.
     pub(crate) sync_stream: Arc<CudaStream>,
+    /// The streams for calls that threads capture in their default streams.
+    pub(crate) capture_streams: CaptureStreams,
     _observer: Observer,
 }
 
@@ -35,6 +37,7 @@ impl Gpu {
                 events: EventPool::new(Arc::clone(context)),
                 copies: OwnStream::new(context)?,
                 sync_stream: counted_stream(context)?,
+                capture_streams: CaptureStreams::default(),
                 _observer: Observer::new(context.ordinal())?,
             })
         };
