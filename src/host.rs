@@ -32,7 +32,7 @@ mod wires;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) use abort::or_abort;
 pub(crate) use engine::{HostEngine, Ids, first_done, push_all};
@@ -78,6 +78,8 @@ pub(crate) struct Core {
     collectives: VecDeque<OpId>,
     /// Point-to-point operations; only the queues that are used.
     pair_queues: BTreeMap<(Rank, Direction), PairQueue>,
+    /// Since when looks find no message of ranks that have ended.
+    missing: BTreeMap<Rank, Instant>,
     /// Point-to-point operations that are queued or running.
     pairs: usize,
     sequence: u64,
@@ -139,6 +141,7 @@ impl Core {
             ops: OpTable::default(),
             collectives: VecDeque::new(),
             pair_queues: BTreeMap::new(),
+            missing: BTreeMap::new(),
             pairs: 0,
             sequence: 0,
             unheard: 0,

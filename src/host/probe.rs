@@ -1,6 +1,7 @@
 //! Looks at messages that no call has asked for yet. Knows the engine and its links; receives
 //! nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spark_ccl_sched::Rank;
@@ -9,8 +10,9 @@ use spark_ccl_types::DType;
 use super::pair_tag::PairTag;
 use super::request::Request;
 use super::running_op::RunningOp;
+use super::watchdog::CAUSE_WITHIN;
 use super::wires::Obstacle;
-use super::{Core, Direction, HostEngine, watchdog};
+use super::{Core, Direction, HostEngine, PairQueue, watchdog};
 use crate::error::Error;
 use crate::mesh::POINT_TO_POINT_LANE;
 
@@ -29,19 +31,16 @@ impl HostEngine {
     /// for it. Does not wait.
     ///
     /// # Errors
-    /// The fault that has ended this communicator, also because the rank's process has ended, and
-    /// nothing of it is left.
+    /// The fault that has ended this communicator; the end of the rank's process, if nothing of it
+    /// has come for a while after that.
     pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
         self.with(|core| {
-            // Before the look: the rank may have sent something before it ended.
-            let ended = core.watch.latent_of(from);
             // A link that has ended is found by the control plane, or by the call that needs it.
             let found = core.probe(from)?.unwrap_or(None);
-            if let (None, Some(fault)) = (found, ended) {
-                core.watch.raise(fault);
-                core.check()?;
+            match core.watch.latent_of(from).filter(|_| found.is_none()) {
+                Some(fault) if core.misses(from) => Err(Error::Failed(Arc::new(fault))),
+                _ => Ok(found),
             }
-            Ok(found)
         })?
     }
 
@@ -61,6 +60,21 @@ impl HostEngine {
 }
 
 impl Core {
+    /// Whether looks have found nothing of a rank that has ended for as long as its last messages
+    /// may take.
+    fn misses(&mut self, rank: Rank) -> bool {
+        let is_received = |pair: &PairQueue| !pair.queue.is_empty();
+        if self
+            .pair_queues
+            .get(&(rank, Direction::In))
+            .is_some_and(is_received)
+        {
+            return false;
+        }
+        let since = self.missing.entry(rank).or_insert_with(Instant::now);
+        since.elapsed() >= CAUSE_WITHIN
+    }
+
     /// The next message, or why none can be received.
     fn probe(&mut self, from: Rank) -> Result<Result<Option<(DType, u64)>, Obstacle>, Error> {
         self.progress();

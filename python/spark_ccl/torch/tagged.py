@@ -190,8 +190,14 @@ class TaggedMessages:
         return found or receipt.has_timed_out()
 
     def _begin_plain(self, receipt: Receipt) -> bool:
+        ended = None
         for source in range(self._plain.size):
-            found = self._plain.probe(source)
+            try:
+                found = self._plain.probe(source)
+            except Error as failure:
+                # Another one may have sent it.
+                ended = failure
+                continue
             if found is None:
                 continue
             count, dtype = moved(receipt.tensor)
@@ -200,6 +206,8 @@ class TaggedMessages:
             else:
                 receipt.fail(_differs(source, f"{found[1]} elements of {found[0].name.lower()}", receipt))
             return True
+        if ended is not None:
+            raise ended
         return False
 
     def _begin_kept(self, receipt: Receipt) -> bool:
