@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 import unittest
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -321,6 +322,25 @@ def a_death() -> str:
     return "no error"
 
 
+def a_late_rank() -> str:
+    """Within the group's timeout, a rank is told which other one its call waits for."""
+    tensor = values(dist.get_rank())
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    group: Any = dist.group.WORLD
+    group.set_timeout(timedelta(seconds=3))
+    if dist.get_rank() == 1:
+        time.sleep(10)
+        return ""
+    try:
+        for _ in range(10_000):
+            dist.all_reduce(tensor)
+            torch.cuda.synchronize()
+    except Exception as error:
+        return str(error)
+    return "no error"
+
+
 def an_abort() -> str:
     tensor = values(dist.get_rank())
     try:
@@ -371,6 +391,10 @@ class OnGpus(unittest.TestCase):
 
     def test_the_dead_rank_is_named(self) -> None:
         for found in self.each(a_death, dies=(1,), destroys=False):
+            self.assertIn("rank 1", found[0])
+
+    def test_a_late_rank_is_named(self) -> None:
+        for found in self.each(a_late_rank, destroys=False):
             self.assertIn("rank 1", found[0])
 
     def test_an_abort_ends_the_calls_of_all(self) -> None:

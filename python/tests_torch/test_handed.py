@@ -6,15 +6,9 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import logging
-import os
-import sys
-import tempfile
-import threading
 import unittest
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -28,10 +22,10 @@ from test_training import losses, losses_of, model
 from torch.nn.parallel import DistributedDataParallel
 
 from spark_ccl import InvalidError, RemoteError
-from spark_ccl.torch import handed, nccl_library
+from spark_ccl.torch import handed
 from spark_ccl.torch.calls import Calls
 from spark_ccl.torch.devices import DeviceCalls
-from spark_ccl.torch.handed import HandedCalls, connect
+from spark_ccl.torch.handed import HandedCalls
 
 SIZE = 2
 MINUTE = timedelta(seconds=60)
@@ -53,12 +47,19 @@ def handed_calls() -> HandedCalls:
     ):
         getattr(calls._nccl, name).side_effect = work_of
     calls._handed = calls._handed_in = None
+    calls._made = 7
     return calls
 
 
 def work_of(*arguments: Any) -> Any:
     """What PyTorch's group for NCCL answers: a call in the current stream has no work."""
     return mock.DEFAULT if getattr(arguments[-1], "asyncOp", True) else None
+
+
+def is_same(seen: Any, wanted: Any) -> bool:
+    if isinstance(wanted, torch.Tensor):
+        return seen.data_ptr() == wanted.data_ptr() and seen.numel() == wanted.numel()
+    return seen is wanted or seen == wanted
 
 
 def on_gpu(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -89,8 +90,14 @@ def enqueued(calls: DeviceCalls) -> Iterator[list[str]]:
     with (
         counted_calls(collections.Counter()),
         mock.patch.object(calls, "_launch", side_effect=launch),
+        failing(""),
     ):
         yield names
+
+
+def failing(reason: str) -> Any:
+    """The library says that the group of PyTorch's has failed, or not."""
+    return mock.patch.object(handed, "failure_of", return_value=reason)
 
 
 class Routes(unittest.TestCase):
@@ -126,10 +133,10 @@ class Routes(unittest.TestCase):
                 with enqueued(calls) as names:
                     work = made(calls)
                 function = getattr(calls._nccl, name)
-                self.assertIs(work, function.return_value)
+                self.assertIs(work._work, function.return_value)
                 self.assertEqual(len(calls._nccl.mock_calls), 1)
                 for seen, wanted in zip(function.call_args.args, expected):
-                    self.assertTrue(seen is wanted or seen == wanted, name)
+                    self.assertTrue(is_same(seen, wanted), name)
                 self.assertEqual(names, [])
 
     def test_common_reductions_are_handed_on(self) -> None:
@@ -204,7 +211,7 @@ class Routes(unittest.TestCase):
         calls._nccl.allreduce = add
         with enqueued(calls):
             done = calls.allreduce([tensor], asks())
-        work.wait.assert_called_once_with()
+        work.block_current_stream.assert_called_once_with()
         self.assertEqual(whole.flatten().tolist(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0])
         self.assertEqual(len(done.results), 1)
 
@@ -257,6 +264,8 @@ class Ends(unittest.TestCase):
         with enqueued(calls):
             with self.assertRaisesRegex(dist.DistBackendError, "NCCL error"):
                 calls.allreduce([on_gpu(3)], asks())
+            # Others may wait for this rank in a kernel of either.
+            calls._nccl.abort.assert_called_once_with()
             calls._communicator.abort.assert_called_once()
             self.assertIn("NCCL error", calls._communicator.abort.call_args.args[0])
             died = RemoteError("rank 1 has died")
@@ -278,13 +287,29 @@ class Ends(unittest.TestCase):
         with (
             mock.patch.object(DeviceCalls, "wait_for_all") as streams,
             mock.patch.object(calls, "current_stream"),
+            failing(""),
         ):
             calls.wait_for_all(MINUTE)
             streams.assert_called_once_with(MINUTE)
-            self.assertEqual(work.wait.call_args_list, [mock.call(), mock.call(handed._MOMENT)])
-            work.wait.side_effect = [None, dist.DistBackendError("lost")]
-            with self.assertRaisesRegex(dist.DistBackendError, "lost"):
+            work._work.block_current_stream.assert_called_once_with()
+            # The work keeps its memory, and has run.
+            self.assertIsNone(calls._handed)
+            with failing("rank 1 died"), self.assertRaisesRegex(RemoteError, "rank 1 died"):
                 calls.wait_for_all(MINUTE)
+
+    def test_works_and_later_calls_raise_what_has_failed(self) -> None:
+        calls = handed_calls()
+        with enqueued(calls):
+            work = calls.allreduce([on_gpu(3)], asks())
+        with failing("rank 1 died"):
+            with self.assertRaisesRegex(RemoteError, "rank 1 died"):
+                work.wait()
+            work._work.block_current_stream.assert_called_once_with()
+            self.assertTrue(work.is_completed())
+            self.assertFalse(work.is_success())
+            self.assertIsInstance(work.exception(), RemoteError)
+            with self.assertRaisesRegex(RemoteError, "rank 1 died"):
+                calls._launch([], mock.sentinel.stream)
 
     def test_a_call_in_the_current_stream_is_waited_for_by_its_stream(self) -> None:
         calls, opts = handed_calls(), asks(is_async=False)
@@ -294,7 +319,7 @@ class Ends(unittest.TestCase):
             self.assertIsNone(calls.allreduce([on_gpu(3)], opts))
             self.assertEqual(len(calls.allreduce([transposed], opts).results), 1)
         self.assertIsNone(calls._handed)
-        with mock.patch.object(DeviceCalls, "wait_for_all"):
+        with mock.patch.object(DeviceCalls, "wait_for_all"), failing(""):
             with mock.patch.object(calls, "current_stream", return_value=first):
                 calls.wait_for_all(MINUTE)
             first.wait_stream.assert_not_called()
@@ -332,8 +357,9 @@ class Ends(unittest.TestCase):
 
     def test_times_and_aborts_are_passed_on(self) -> None:
         calls = handed_calls()
-        calls.set_timeout(MINUTE)
-        calls._nccl._set_default_timeout.assert_called_once_with(MINUTE)
+        with mock.patch.object(handed, "set_timeout") as set_timeout:
+            calls.set_timeout(MINUTE)
+        set_timeout.assert_called_once_with(7, 60_000)
         calls.abort()
         calls._communicator.abort.assert_called_once_with("the process group was aborted")
         calls._nccl.abort.assert_called_once_with()
@@ -361,7 +387,9 @@ def by_gloo() -> list[float]:
     calls.device, calls._rank, calls._size = torch.device("cpu"), rank, size
     divided = Divided(calls, group)
     here = mock.patch.object(type(group), "_calls_for", lambda group, arguments: divided)
-    with here, mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
+    # On the CPU, no stream waits.
+    waits = mock.patch.object(handed.HandedWork, "wait", lambda work, timeout=None: work._work.wait())
+    with here, waits, failing(""), mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
         layers = DistributedDataParallel(model(), bucket_cap_mb=0.01)
         found = losses_of(layers, torch.device("cpu"))
         assert calls._handed, "nothing was handed on"
@@ -372,156 +400,11 @@ def by_gloo() -> list[float]:
     return found
 
 
-class Meeting:
-    """Ranks, each in a thread, that connect their GPUs, with stand-ins for these."""
-
-    def __init__(self, reasons: list[str], store: Any) -> None:
-        self.reasons, self.store = reasons, store
-        self.backends: list[str] = []
-        self.groups: list[tuple[Any, int, int, dict[str, str | None]]] = []
-        self.made: list[Any] = [None] * len(reasons)
-
-    def connect(self) -> list[DeviceCalls]:
-        ranks = range(len(self.reasons))
-        threads = [threading.Thread(target=self._rank, args=(rank,)) for rank in ranks]
-        group = mock.Mock(side_effect=self._group)
-        rendezvous = "spark_ccl.torch.rendezvous"
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(mock.patch.object(handed, "why_not_used", self._reason))
-            stack.enter_context(mock.patch(f"{rendezvous}.Communicator", self._communicator))
-            stack.enter_context(mock.patch.object(dist, "ProcessGroupNCCL", group, create=True))
-            stack.enter_context(mock.patch("torch.cuda.Stream"))
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(60)
-        return self.made
-
-    def _rank(self, rank: int) -> None:
-        threading.current_thread().name = str(rank)
-        device = torch.device("cuda", rank)
-        self.made[rank] = connect(self.store, rank, len(self.reasons), MINUTE, device)
-
-    def _reason(self) -> str:
-        return self.reasons[int(threading.current_thread().name)]
-
-    def _communicator(self, unique_id: object, rank: int, size: int, **settings: str) -> Any:
-        self.backends.append(settings["backend"])
-        return mock.Mock(rank=rank, size=size)
-
-    def _group(self, store: Any, rank: int, size: int, options: Any) -> Any:
-        set_now = {name: os.environ.get(name) for name in handed._SETTINGS}
-        self.groups.append((store, rank, size, set_now))
-        assert options._timeout == MINUTE
-        return mock.Mock()
-
-
 class Works(unittest.TestCase):
     @groups.since(2, 11)
     def test_those_of_pytorch_pass_through_its_training(self) -> None:
         for found, expected in zip(groups.run(by_gloo, 2), groups.run(losses, 2)):
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
-
-
-class Agreement(unittest.TestCase):
-    def setUp(self) -> None:
-        kept = mock.patch.dict(os.environ, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"})
-        kept.start()
-        self.addCleanup(kept.stop)
-        os.environ.pop("SPARK_CCL_BACKEND", None)
-
-    def test_all_ranks_hand_on_where_all_can(self) -> None:
-        store = dist.HashStore()
-        found = []
-        for _ in range(2):
-            meeting = Meeting([""] * 3, store)
-            made = meeting.connect()
-            self.assertTrue(all(type(one) is HandedCalls for one in made))
-            self.assertEqual(meeting.backends, ["engine"] * 3)
-            for calls in made:
-                calls._nccl.eager_connect_single_device.assert_called_once_with(calls.device)
-            self.assertEqual(sorted(rank for _, rank, _, _ in meeting.groups), [0, 1, 2])
-            for _, _, size, seen in meeting.groups:
-                self.assertEqual((size, seen), (3, handed._SETTINGS))
-            # The ranks share what nobody had before.
-            for own, rank, _, _ in meeting.groups:
-                self.assertFalse(own.check([f"key {rank}"]))
-                own.set(f"key {rank}", "1")
-            keys = ["key 0", "key 1", "key 2"]
-            found.append(all(own.check(keys) for own, _, _, _ in meeting.groups))
-        self.assertEqual(found, [True, True])
-        self.assertEqual(os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"], "1")
-        self.assertNotIn("TORCH_NCCL_ENABLE_MONITORING", os.environ)
-
-    def test_no_rank_does_where_one_cannot(self) -> None:
-        meeting = Meeting(["", "PyTorch has no NCCL", ""], dist.HashStore())
-        with self.assertLogs(handed._log, logging.INFO) as logs:
-            made = meeting.connect()
-        self.assertTrue(all(type(one) is DeviceCalls for one in made))
-        self.assertEqual(meeting.groups, [])
-        # Not NCCL: some ranks would find this library in its place.
-        self.assertEqual(meeting.backends, ["engine"] * 3)
-        (line,) = logs.records
-        self.assertEqual(line.levelno, logging.WARNING)
-        self.assertIn("of rank 1, PyTorch has no NCCL", line.getMessage())
-
-    def test_where_no_rank_can_it_is_no_warning(self) -> None:
-        meeting = Meeting(["PyTorch has no NCCL"] * 2, dist.HashStore())
-        with self.assertLogs(handed._log, logging.INFO) as logs:
-            meeting.connect()
-        self.assertEqual(meeting.backends, ["auto"] * 2)
-        self.assertEqual([line.levelno for line in logs.records], [logging.INFO])
-
-
-class Library(unittest.TestCase):
-    def test_it_is_loaded_before_pytorch_with_cuda(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "torch/lib").mkdir(parents=True)
-            user = Path(folder, "torch/lib/libtorch_cuda.so")
-            found = SimpleNamespace(submodule_search_locations=[f"{folder}/torch"])
-            for is_imported, has_cuda, variables, is_loaded in (
-                (False, True, {}, True),
-                (False, True, {"SPARK_CCL_BACKEND": "engine"}, True),
-                (True, True, {}, False),
-                (False, False, {}, False),
-                (False, True, {"SPARK_CCL_TORCH_NCCL": "0"}, False),
-                (False, True, {"SPARK_CCL_BACKEND": "NCCL"}, False),
-            ):
-                user.touch() if has_cuda else user.unlink(missing_ok=True)
-                modules = dict(sys.modules)
-                if not is_imported:
-                    del modules["torch"]
-                with contextlib.ExitStack() as stack:
-                    stack.enter_context(mock.patch.dict(os.environ, variables))
-                    stack.enter_context(mock.patch.dict(sys.modules, modules, clear=True))
-                    stack.enter_context(mock.patch("importlib.util.find_spec", return_value=found))
-                    load = stack.enter_context(mock.patch("ctypes.CDLL"))
-                    nccl_library.load()
-                self.assertEqual(load.called, is_loaded, (is_imported, has_cuda, variables))
-
-    def test_whose_it_is_the_library_says_that_pytorch_finds(self) -> None:
-        ours = SimpleNamespace(ncclGetVersion=1, spark_nccl_version=1)
-        theirs, other = SimpleNamespace(ncclGetVersion=1), SimpleNamespace()
-        for in_all, of_pytorch, expected in (
-            (other, ours, True),
-            (other, theirs, False),
-            (ours, theirs, True),
-            (theirs, ours, False),
-            (other, other, False),
-            (other, None, False),
-        ):
-
-            def opened(path: object, mode: int, scopes: Any = (in_all, of_pytorch)) -> Any:
-                found = scopes[path is not None]
-                if found is None:
-                    raise OSError("not loaded")
-                return found
-
-            with mock.patch("ctypes.CDLL", opened):
-                self.assertEqual(nccl_library.is_ours(), expected)
-
-    def test_it_is_in_the_package(self) -> None:
-        self.assertTrue(nccl_library.OURS.exists())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use spark_ccl::{Cancel, Communicator, Error, Fault};
 use spark_ccl_abi::arguments::given;
@@ -283,6 +284,15 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
     })
 }
 
+/// How long each later call of a communicator may take, in milliseconds. NCCL has no such function.
+#[unsafe(no_mangle)]
+extern "C" fn spark_nccl_set_timeout(comm: ncclComm_t, milliseconds: u32) -> Status {
+    guarded(|| {
+        let limit = Duration::from_millis(milliseconds.into());
+        Ok(enter(comm)?.inner.set_timeout(limit)?)
+    })
+}
+
 /// `ncclCommFinalize`.
 pub(crate) fn finalize(comm: ncclComm_t) -> Status {
     progressing(|| {
@@ -309,14 +319,17 @@ pub(crate) fn finalize(comm: ncclComm_t) -> Status {
 fn end_in_order(comm: &Communicator) -> Result<(), Error> {
     comm.settle()?;
     comm.check()?;
-    if comm.check_all_present("finalize").is_err() {
-        return Ok(());
-    }
-    match comm.finalize() {
-        // Meanwhile.
-        Err(Error::Failed(fault)) if matches!(*fault, Fault::Left { .. }) => Ok(()),
+    let all_present = comm.check_all_present("finalize");
+    match all_present.and_then(|()| comm.finalize()) {
+        // Before, or meanwhile.
+        Err(Error::Failed(fault)) if is_absence(&fault) => Ok(()),
         finalized => finalized,
     }
+}
+
+fn is_absence(fault: &Fault) -> bool {
+    let is_gone = matches!(fault, Fault::Died { .. } | Fault::Lost { .. });
+    is_gone || matches!(fault, Fault::Left { .. })
 }
 
 /// `ncclCommDestroy`: returns at once, and a thread leaves when this rank's own calls have run.

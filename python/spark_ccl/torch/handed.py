@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,9 +16,11 @@ import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, ReduceScatterOptions
 
 from ..communicator import Communicator
+from ..errors import Error, RemoteError
 from .blocks import Tensors, in_order, listed, only
+from .device_work import DeviceWork
 from .devices import DeviceCalls
-from .nccl_library import why_not_used
+from .nccl_library import failure_of, set_timeout, why_not_used
 from .options import limit_of, options
 from .rendezvous import meet_on_device
 from .tensors import check_all_on, pointer
@@ -34,14 +37,15 @@ _TYPES = {
     torch.float64,
 }
 _OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT)
-# A failure ends calls and not the process, which hears of it by an error; torchrun sets the first
-# one otherwise.
+# Without a watchdog of PyTorch's, which would end the process when a call fails: the process hears
+# of it by an error. torchrun sets the first one otherwise.
 _SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "1",
+    "TORCH_NCCL_DESYNC_DEBUG": "0",
 }
-_MOMENT = timedelta(seconds=1)
+# The process has one environment.
+_environments = threading.Lock()
 _log = logging.getLogger(__name__)
 
 
@@ -62,10 +66,14 @@ def connect(
     group = dist.ProcessGroupNCCL.Options()
     group._timeout = timeout
     with _environment(_SETTINGS):
-        nccl = dist.ProcessGroupNCCL(own, rank, size, group)
+        nccl: Any = dist.ProcessGroupNCCL(own, rank, size, group)
     # Now, while all ranks are here, and no stream captures a graph.
     nccl.eager_connect_single_device(device)
-    return HandedCalls(communicator, device, timeout, nccl)
+    with torch.cuda.device(device):
+        made = nccl._comm_ptr()
+    calls = HandedCalls(communicator, device, timeout, nccl, made)
+    calls.set_timeout(timeout)
+    return calls
 
 
 def _tell(rank: int, reasons: Sequence[str]) -> None:
@@ -83,16 +91,51 @@ def _tell(rank: int, reasons: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with _environments:
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+class HandedWork(DeviceWork):
+    """A call in a stream of PyTorch's group."""
+
+    def __init__(self, owner: HandedCalls, work: Any, results: list[torch.Tensor]) -> None:
+        super().__init__(owner, [], results, None)
+        self._calls, self._work = owner, work
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if timeout is not None and timeout > timedelta(0):
+            self._wait_at_most(timeout)
+        # The work's own `wait` waits on the CPU, as the group has no watchdog.
+        self._work.block_current_stream()
+        self._check()
+        return True
+
+    def _check(self) -> None:
+        try:
+            self._calls.raise_failure()
+        except Error as failure:
+            self._failure = failure
+            raise
+        super()._check()
+
+    def is_completed(self) -> bool:
+        if self._failure is None:
+            with contextlib.suppress(Error):
+                self._check()
+        return self._failure is not None or self._work.is_completed()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        future: torch.futures.Future[list[torch.Tensor]] = self._work.get_future()
+        return future
 
 
 class HandedCalls(DeviceCalls):
@@ -105,9 +148,11 @@ class HandedCalls(DeviceCalls):
         device: torch.device,
         timeout: timedelta,
         nccl: Any,
+        made: int,
     ) -> None:
         super().__init__(communicator, device, timeout)
-        self._nccl = nccl
+        # And the address of its communicator.
+        self._nccl, self._made = nccl, made
         # Of the last handed calls outside graphs: the work of one in that group's stream, and the
         # stream of one without a work, which was current.
         self._handed: Any = None
@@ -156,7 +201,11 @@ class HandedCalls(DeviceCalls):
         if output_sizes or input_sizes or not self._takes(whole, opts):
             return super().all_to_all_single(output, whole, output_sizes, input_sizes, opts)
         whole, _, _ = self._equal_parts(output, whole)
-        return self._hand_both("alltoall_base", output, whole, opts, [], [])
+        check_all_on(self.device, (output, whole))
+        pointer(output, "output")
+        pointer(whole, "input")
+        # It divides rows, and there may be fewer than ranks.
+        return self._hand("alltoall_base", opts, output.view(-1), whole.view(-1), [], [])
 
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
@@ -203,11 +252,15 @@ class HandedCalls(DeviceCalls):
             self._communicator.check()
             try:
                 work = getattr(self._nccl, name)(*arguments)
-            except dist.DistBackendError as failure:
+            except Exception as failure:
+                self.raise_failure()
                 self._communicator.check()
-                # The ranks are out of step.
+                # The ranks are out of step: others may wait for this one's part.
                 self._communicator.abort(f"PyTorch's {name} has failed: {failure}")
+                self._nccl.abort()
                 raise
+            if work is not None:
+                work = HandedWork(self, work, list(listed(arguments[0])))
             if torch.cuda.is_current_stream_capturing():
                 return work
             if work is None:
@@ -218,7 +271,18 @@ class HandedCalls(DeviceCalls):
 
     def set_timeout(self, timeout: timedelta) -> None:
         super().set_timeout(timeout)
-        self._nccl._set_default_timeout(timeout)
+        # The library has the time of calls, as PyTorch's group has no watchdog.
+        set_timeout(self._made, int(timeout / timedelta(milliseconds=1)))
+
+    def raise_failure(self) -> None:
+        """Raises why handed calls have failed."""
+        # Works would ask the driver for their events, which ends captures.
+        if failure := failure_of(self._made):
+            raise RemoteError(failure)
+
+    def _launch(self, works: Any, stream: torch.cuda.Stream, has_begun_now: bool = False) -> None:
+        self.raise_failure()
+        super()._launch(works, stream, has_begun_now)
 
     def _has_run(self) -> bool:
         stream, work = self._handed_in, self._handed
@@ -233,9 +297,9 @@ class HandedCalls(DeviceCalls):
         if stream is not None and stream != self.current_stream():
             self.current_stream().wait_stream(stream)
         super().wait_for_all(limit)
-        if work is not None and work.is_completed():
-            # With a time, it raises what has failed.
-            work.wait(_MOMENT)
+        # It keeps the memory of its call.
+        self._handed = None
+        self.raise_failure()
 
     def abort(self) -> None:
         super().abort()
@@ -243,5 +307,8 @@ class HandedCalls(DeviceCalls):
 
     def close(self) -> None:
         super().close()
-        # It waits for no other rank, unlike `shutdown`, and what this rank has done stays done.
-        self._nccl.abort()
+        try:
+            # It waits for no other rank, unlike `shutdown`, and what this rank has done stays done.
+            self._nccl.abort()
+        except RuntimeError as failure:
+            _log.warning("PyTorch's group does not end: %s", failure)

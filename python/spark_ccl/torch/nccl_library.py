@@ -3,7 +3,10 @@ decided."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -12,6 +15,9 @@ from pathlib import Path
 SWITCH = "SPARK_CCL_TORCH_NCCL"
 OURS = Path(__file__).parents[1] / "libspark_nccl.so"
 _USER = "lib/libtorch_cuda.so"
+_OLDEST = (2, 11)
+# Of `ncclResult_t`.
+_SUCCESS, _IN_PROGRESS = 0, 7
 
 
 def load() -> None:
@@ -22,8 +28,17 @@ def load() -> None:
     found = importlib.util.find_spec("torch")
     folders = (found.submodule_search_locations if found else None) or []
     # Without this library, PyTorch has no use for it.
-    if any(Path(folder, _USER).exists() for folder in folders):
-        ctypes.CDLL(str(OURS))
+    if _is_new_enough() and any(Path(folder, _USER).exists() for folder in folders):
+        # Where it cannot be loaded, calls are made in Python.
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(str(OURS))
+
+
+def _is_new_enough() -> bool:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+        version = importlib.metadata.version("torch").split(".")
+        return tuple(int(part) for part in version[:2]) >= _OLDEST
+    return False
 
 
 def why_not_wanted() -> str:
@@ -42,8 +57,10 @@ def why_not_used() -> str:
 
     if reason := why_not_wanted():
         return reason
-    if VERSION < (2, 11):
+    if VERSION < _OLDEST:
         return "PyTorch is older than 2.11"
+    if os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
+        return "TORCH_DISTRIBUTED_DEBUG is DETAIL"
     if not dist.is_nccl_available():
         return "PyTorch has no NCCL"
     if not is_ours():
@@ -53,6 +70,33 @@ def why_not_used() -> str:
 
 def is_ours() -> bool:
     """Whether the functions of NCCL that PyTorch calls are those of this package's library."""
+    serving = _serving()
+    return serving is not None and hasattr(serving, "spark_nccl_version")
+
+
+def failure_of(communicator: int) -> str:
+    """Why a communicator of PyTorch's, by its address, has failed; empty if it has not."""
+    serving = _serving()
+    assert serving is not None, "it has made the communicator"
+    state, at = ctypes.c_int(), ctypes.c_void_p(communicator)
+    refused = serving.ncclCommGetAsyncError(at, ctypes.byref(state))
+    if refused == _SUCCESS and state.value in (_SUCCESS, _IN_PROGRESS):
+        return ""
+    serving.ncclGetLastError.restype = ctypes.c_char_p
+    text: bytes = serving.ncclGetLastError(at)
+    return text.decode(errors="replace")
+
+
+def set_timeout(communicator: int, milliseconds: int) -> None:
+    """How long each later call of a communicator of PyTorch's, by its address, may take."""
+    serving = _serving()
+    assert serving is not None, "it has made the communicator"
+    serving.spark_nccl_set_timeout(ctypes.c_void_p(communicator), ctypes.c_uint(milliseconds))
+
+
+@functools.cache
+def _serving() -> ctypes.CDLL | None:
+    """The library whose functions of NCCL PyTorch calls."""
     import torch
 
     user = Path(torch.__file__).parent / _USER
@@ -63,5 +107,5 @@ def is_ours() -> bool:
         except OSError:
             continue
         if hasattr(library, "ncclGetVersion"):
-            return hasattr(library, "spark_nccl_version")
-    return False
+            return library
+    return None
