@@ -388,8 +388,9 @@ def by_gloo() -> list[float]:
     divided = Divided(calls, group)
     here = mock.patch.object(type(group), "_calls_for", lambda group, arguments: divided)
     # On the CPU, no stream waits.
-    waits = mock.patch.object(handed.HandedWork, "wait", lambda work, timeout=None: work._work.wait())
-    with here, waits, failing(""), mock.patch("torch.cuda.is_current_stream_capturing", return_value=False):
+    waits = mock.patch.object(handed.HandedWork, "wait", lambda work: work._work.wait())
+    captures = mock.patch("torch.cuda.is_current_stream_capturing", return_value=False)
+    with here, waits, captures, failing(""):
         layers = DistributedDataParallel(model(), bucket_cap_mb=0.01)
         found = losses_of(layers, torch.device("cpu"))
         assert calls._handed, "nothing was handed on"
