@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use spark_ccl::{Cancel, Communicator, Error, Fault};
+use spark_ccl::{Cancel, Communicator, Error};
 use spark_ccl_abi::arguments::given;
 use spark_ccl_abi::failure::{Failure, Kind, guarded};
 use spark_ccl_abi::groups::{self, Progress};
@@ -314,22 +314,11 @@ pub(crate) fn finalize(comm: ncclComm_t) -> Status {
     })
 }
 
-/// Waits for this rank's calls, and then for the other ranks, unless one of them has ended or left:
-/// that one has no calls any more, which others could have to wait for.
+/// Waits for this rank's calls, and for no other rank: one that has its calls behind it may leave,
+/// and others that make more are told so.
 fn end_in_order(comm: &Communicator) -> Result<(), Error> {
     comm.settle()?;
-    comm.check()?;
-    let all_present = comm.check_all_present("finalize");
-    match all_present.and_then(|()| comm.finalize()) {
-        // Before, or meanwhile.
-        Err(Error::Failed(fault)) if is_absence(&fault) => Ok(()),
-        finalized => finalized,
-    }
-}
-
-fn is_absence(fault: &Fault) -> bool {
-    let is_gone = matches!(fault, Fault::Died { .. } | Fault::Lost { .. });
-    is_gone || matches!(fault, Fault::Left { .. })
+    comm.check()
 }
 
 /// `ncclCommDestroy`: returns at once, and a thread leaves when this rank's own calls have run.

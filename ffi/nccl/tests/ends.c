@@ -58,7 +58,7 @@ static void abort_calls(void)
     SUCCEEDS(ncclCommAbort(all[0]));
     SUCCEEDS(ncclCommGetAsyncError(all[1], &state));
     require(state == ncclSuccess, "the state of a rank that needs no other");
-    /* It can also end in order, and has no other to meet there. */
+    /* It can also end in order: that waits for no other. */
     SUCCEEDS(ncclCommFinalize(all[1]));
     SUCCEEDS(ncclCommDestroy(all[1]));
 }
