@@ -377,6 +377,11 @@ class Divided:
         return functools.partial(getattr(Calls, name), self._group)
 
 
+def wait_on_cpu(work: Any, timeout: timedelta | None = None) -> bool:
+    done: bool = work._work.wait()
+    return done
+
+
 def by_gloo() -> list[float]:
     """Losses of a training whose calls, on the CPU, are handed to PyTorch's group for gloo."""
     group: Any = dist.group.WORLD
@@ -388,7 +393,7 @@ def by_gloo() -> list[float]:
     divided = Divided(calls, group)
     here = mock.patch.object(type(group), "_calls_for", lambda group, arguments: divided)
     # On the CPU, no stream waits.
-    waits = mock.patch.object(handed.HandedWork, "wait", lambda work: work._work.wait())
+    waits = mock.patch.object(handed.HandedWork, "wait", wait_on_cpu)
     captures = mock.patch("torch.cuda.is_current_stream_capturing", return_value=False)
     with here, waits, captures, failing(""):
         layers = DistributedDataParallel(model(), bucket_cap_mb=0.01)

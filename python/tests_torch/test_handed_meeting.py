@@ -29,6 +29,7 @@ class Meeting:
 
     def __init__(self, reasons: list[str], store: Any) -> None:
         self.reasons, self.store = reasons, store
+        self.is_ours = False
         self.backends: list[str] = []
         self.groups: list[tuple[Any, int, int, dict[str, str | None]]] = []
         self.made: list[Any] = [None] * len(reasons)
@@ -40,6 +41,7 @@ class Meeting:
         rendezvous = "spark_ccl.torch.rendezvous"
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(handed, "why_not_used", self._reason))
+            stack.enter_context(mock.patch.object(handed, "is_ours", lambda: self.is_ours))
             stack.enter_context(mock.patch(f"{rendezvous}.Communicator", self._communicator))
             stack.enter_context(mock.patch.object(dist, "ProcessGroupNCCL", group, create=True))
             stack.enter_context(mock.patch("torch.cuda.Stream"))
@@ -120,6 +122,12 @@ class Agreement(unittest.TestCase):
             meeting.connect()
         self.assertEqual(meeting.backends, ["auto"] * 2)
         self.assertEqual([line.levelno for line in logs.records], [logging.INFO])
+
+    def test_what_is_in_the_place_of_nccl_is_not_taken_for_it(self) -> None:
+        meeting = Meeting(["PyTorch is older than 2.11"] * 2, dist.HashStore())
+        meeting.is_ours = True
+        meeting.connect()
+        self.assertEqual(meeting.backends, ["engine"] * 2)
 
 
 class Library(unittest.TestCase):

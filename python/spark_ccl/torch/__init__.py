@@ -1,7 +1,7 @@
 """PyTorch's collectives on tensors on the CPU and on GPUs, by spark-ccl.
 
-    import torch.distributed as dist
     import spark_ccl.torch
+    import torch.distributed as dist
 
     dist.init_process_group("spark_ccl")
 

@@ -20,7 +20,7 @@ from ..errors import Error, RemoteError
 from .blocks import Tensors, in_order, listed, only
 from .device_work import DeviceWork
 from .devices import DeviceCalls
-from .nccl_library import failure_of, set_timeout, why_not_used
+from .nccl_library import failure_of, is_ours, set_timeout, why_not_used
 from .options import limit_of, options
 from .rendezvous import meet_on_device
 from .tensors import check_all_on, pointer
@@ -59,7 +59,8 @@ def connect(
     """Connects this rank's GPU to those of the others, which all call this. The calls of all ranks
     go the same way."""
     reason = why_not_used()
-    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, reason)
+    serves = not reason or is_ours()
+    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, reason, serves)
     if any(reasons):
         _tell(rank, reasons)
         return DeviceCalls(communicator, device, timeout)

@@ -64,7 +64,7 @@ def why_not_used() -> str:
     if not dist.is_nccl_available():
         return "PyTorch has no NCCL"
     if not is_ours():
-        return "PyTorch was imported before spark_ccl.torch, and so has another libnccl.so.2"
+        return "PyTorch calls another libnccl.so.2: import spark_ccl.torch before torch"
     return ""
 
 

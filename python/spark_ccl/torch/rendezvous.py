@@ -26,23 +26,21 @@ def meet(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
 
 
 def meet_on_device(
-    store: Any, rank: int, size: int, timeout: timedelta, index: int, word: str
+    store: Any, rank: int, size: int, timeout: timedelta, index: int, word: str, serves: bool
 ) -> tuple[Communicator, Any, list[str]]:
     """The same, for memory of this rank's GPU, with a store of its own, and the words of all ranks.
-    Ranks may have GPUs of different numbers.
-
-    A rank whose word is empty has this library in NCCL's place.
+    Ranks may have GPUs of different numbers. `serves`: PyTorch's NCCL is this package's library.
     """
     store = _of_attempt(PrefixStore("devices", store))
-    unique_id, words = _agree(store, rank, size, timeout, word)
+    unique_id, words = _agree(store, rank, size, timeout, f"{serves:d}{word}")
     backend = os.environ.get("SPARK_CCL_BACKEND", "").lower()
     if backend in ("", "auto", "host"):
-        # Not NCCL, in whose place it would find this library.
-        backend = "auto" if all(words) else "engine"
+        # Not NCCL where it would find this library in its place.
+        backend = "engine" if any(word.startswith("1") for word in words) else "auto"
     communicator = _join(unique_id, rank, size, timeout, backend, device=str(index))
     # With the same names, a group that is made anew would find what the one before has left.
     own = hashlib.sha256(str(unique_id).encode()).hexdigest()[:16]
-    return communicator, PrefixStore(own, store), words
+    return communicator, PrefixStore(own, store), [word[1:] for word in words]
 
 
 def _of_attempt(store: Any) -> Any:
