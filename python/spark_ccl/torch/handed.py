@@ -59,8 +59,8 @@ def connect(
     """Connects this rank's GPU to those of the others, which all call this. The calls of all ranks
     go the same way."""
     reason = why_not_used()
-    serves = not reason or is_ours()
-    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, reason, serves)
+    answer = (reason, not reason or is_ours())
+    communicator, own, reasons = meet_on_device(store, rank, size, timeout, device.index, *answer)
     if any(reasons):
         _tell(rank, reasons)
         return DeviceCalls(communicator, device, timeout)
