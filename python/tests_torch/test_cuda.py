@@ -305,13 +305,8 @@ def on_cpu() -> list[float]:
     return losses_of(layers, torch.device("cpu"))
 
 
-def a_death() -> str:
-    """A later call tells the remaining rank which one has died."""
-    tensor = values(dist.get_rank())
-    dist.all_reduce(tensor)
-    torch.cuda.synchronize()
-    if dist.get_rank() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+def the_refusal(tensor: torch.Tensor) -> str:
+    """What calls raise that the other rank does not make."""
     try:
         for _ in range(10_000):
             dist.all_reduce(tensor)
@@ -320,6 +315,16 @@ def a_death() -> str:
     except Exception as error:
         return str(error)
     return "no error"
+
+
+def a_death() -> str:
+    """A later call tells the remaining rank which one has died."""
+    tensor = values(dist.get_rank())
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return the_refusal(tensor)
 
 
 def a_late_rank() -> str:
@@ -332,13 +337,7 @@ def a_late_rank() -> str:
     if dist.get_rank() == 1:
         time.sleep(10)
         return ""
-    try:
-        for _ in range(10_000):
-            dist.all_reduce(tensor)
-            torch.cuda.synchronize()
-    except Exception as error:
-        return str(error)
-    return "no error"
+    return the_refusal(tensor)
 
 
 def an_abort() -> str:

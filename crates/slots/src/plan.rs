@@ -116,7 +116,7 @@ impl Plan {
     }
 
     /// The most bytes of a slot's payload in a message of this many bytes, through a lane of boxes
-    /// of `shape`: at least `least`, if the message has so many.
+    /// of `shape`: at least `least`, if the message has that many.
     ///
     /// ```
     /// use spark_ccl_slots::{Plan, Shape};

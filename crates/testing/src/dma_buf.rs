@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nix::libc;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Makes memory of so many bytes, whole pages, a dma-buf, by [`Need::Udmabuf`](crate::Need).
+/// Makes memory of this many bytes, whole pages, a dma-buf, by [`Need::Udmabuf`](crate::Need).
 ///
 /// # Errors
 ///

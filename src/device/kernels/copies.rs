@@ -27,7 +27,7 @@ struct Rooms {
     captured: Vec<Arc<Block>>,
 }
 
-/// A block with room for copies of so many bytes.
+/// A block with room for copies, and for how many bytes of them.
 #[derive(Debug)]
 struct Room {
     block: Arc<Block>,

@@ -1,5 +1,5 @@
-//! Messages, also among calls: they pass whoever is late, in rings of any length, and a wrong one
-//! is found before a byte is used.
+//! Messages, also among calls: they pass if any rank is late, in rings of any length, and a wrong
+//! one is found before a byte is used.
 
 use spark_ccl_testing::scramble;
 use spark_ccl_types::{DType, Operation};

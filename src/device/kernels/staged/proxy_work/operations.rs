@@ -17,7 +17,7 @@ use crate::task::names::remember_made_up;
 
 /// How many pieces the host engine has at a time: one, and the one after it.
 const AT_A_TIME: usize = 2;
-/// Of so many of the last operations, the numbers of pieces are kept. If a rank that leaves lags by
+/// The number of last operations whose numbers of pieces are kept. If a rank that leaves lags by
 /// more operations, the older ones count as done.
 const KNOWN: usize = 1024;
 
