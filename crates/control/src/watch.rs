@@ -169,6 +169,21 @@ impl Watch {
             .with(|state| state.announce(context, sequence, signature, waiting, Instant::now()));
     }
 
+    /// Announces here, too, what this rank waits for in a part of a call: `part` is another
+    /// communicator of the same ranks. `whole` makes the number and the signature of the call from
+    /// those of the part. Does nothing if the part's wait was not announced or is over.
+    pub fn announce_part(&self, part: &Self, whole: impl FnOnce(u64, [u64; 2]) -> (u64, [u64; 2])) {
+        self.monitor.with(|state| {
+            let now = Instant::now();
+            let table = state.table(part.view.context)?;
+            let wait = table.answer(now).waits?;
+            let waiting = wait.for_rank.map_or(WaitingFor::Anyone, WaitingFor::Rank);
+            let (sequence, signature) = whole(wait.sequence, wait.signature);
+            state.announce(self.view.context, sequence, signature, waiting, now);
+            Some(())
+        });
+    }
+
     /// The ranks that have neither finished collective `sequence` nor announced within `window`
     /// that they wait in it. A rank that waits in another operation is replaced by the rank that it
     /// waits for, in turn.

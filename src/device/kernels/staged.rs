@@ -10,6 +10,7 @@ mod probe;
 mod proxy;
 mod proxy_queue;
 mod proxy_work;
+mod stall;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,6 @@
 //! link to each.
 
 mod peer;
-mod stall;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,9 +10,9 @@ use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Calls, MessageDirection, Rung, Slots, Stage};
 use spark_ccl_types::describe_message;
-use stall::Stall;
 
 use super::opened::OpenedBoxes;
+use super::stall::Stall;
 use crate::api::communicator::Communicator;
 use crate::device::kernels::messages::received;
 use crate::task::names::describe;
@@ -27,6 +26,13 @@ pub(super) struct Others {
     /// What the kernel has said of the last such call.
     pub(super) last: Option<Rung>,
     pub(super) is_done: bool,
+}
+
+impl Others {
+    /// The number of the last such call, counted over all calls.
+    pub(super) fn number(&self) -> u64 {
+        self.begun + self.before
+    }
 }
 
 /// A launch of messages that is under way, as far as one peer needs to come to it.
@@ -141,7 +147,7 @@ impl Exchange {
             self.begun = calls.begun;
         }
         if let Some(last) = others.last.filter(|_| self.others != others.begun) {
-            parent.record_on_device(others.begun + others.before, last.words);
+            parent.record_on_device(others.number(), last.words);
         }
         self.others = others.begun;
     }
@@ -255,7 +261,7 @@ impl Exchange {
     fn words_of(number: u64, others: &Others, calls: &Calls, recorded: Option<[u64; 2]>) -> String {
         let begun = others.begun + calls.begun;
         match others.last {
-            Some(last) if number + 1 == others.begun + others.before => match last.buffers {
+            Some(last) if number + 1 == others.number() => match last.buffers {
                 None => describe(last.words),
                 Some(_) => format!("{} with memory from alloc_device", describe(last.words)),
             },

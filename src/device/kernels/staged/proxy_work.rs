@@ -18,6 +18,7 @@ use spark_ccl_gpu::{Slots, Stage};
 
 use super::exchange::Exchange;
 use super::proxy_queue::{ProxyQueue, Use};
+use super::stall::Stall;
 use crate::api::communicator::Communicator;
 use crate::error::Error;
 
@@ -35,6 +36,8 @@ pub(super) struct ProxyWork {
     /// The slots, with which the host engine has nothing to do.
     exchange: Option<Exchange>,
     slots: Option<Arc<Slots>>,
+    /// How long pieces have not progressed.
+    stall: Stall,
     has_failed: bool,
     /// The last field, so that it is dropped last.
     queue: QueueUse,
@@ -68,6 +71,7 @@ impl ProxyWork {
             stage,
             carrier,
             parent,
+            stall: Stall::new(),
             has_failed: false,
             queue: QueueUse(queue),
         }
@@ -91,10 +95,28 @@ impl ProxyWork {
         completed
     }
 
-    /// Tells the other ranks of calls by slots that wait. (The host engine tells them of pieces.)
+    /// Tells the other ranks of calls and messages that wait.
     pub(super) fn announce(&mut self, now: Instant) {
-        if let Some(exchange) = self.exchange.as_mut().filter(|_| !self.has_failed) {
-            exchange.announce(now, &self.operations.begun(), &self.parent);
+        if self.has_failed {
+            return;
+        }
+        let others = self.operations.begun();
+        if let Some(exchange) = &mut self.exchange {
+            exchange.announce(now, &others, &self.parent);
+        }
+        let passed = [self.operations.done(), self.messages.done()];
+        if self.are_in_flight() && self.stall.is_to_be_told(passed, now) {
+            // The host engine tells of pieces, but in the carrier's name, which nobody asks for.
+            let carrier = &self.carrier.inner.watch;
+            self.parent.announce_part(carrier, |sequence, words| {
+                match sequence & POINT_TO_POINT_MARK {
+                    0 => {
+                        let words = others.last.map_or(words, |last| last.words);
+                        (DEVICE_MARK | others.number(), words)
+                    }
+                    _ => (DEVICE_MARK | sequence, words),
+                }
+            });
         }
     }
 

@@ -1,4 +1,4 @@
-//! Since when a call does not progress, and when the other ranks were told.
+//! Since when a call or a message does not progress, and when the other ranks were told.
 
 use std::time::Instant;
 
