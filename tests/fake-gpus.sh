@@ -31,7 +31,7 @@ while IFS=$'\t' read -r todo name folder program; do
     # By pieces, as over links between hosts: what ends calls, and what does not.
     [ "$name" != staged ] ||
         SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: by_mail:: messages:: \
-            ways:: failures:: processes:: "$@"
+            ways:: failures:: processes:: announced:: "$@"
     # And over fake RDMA devices, which belong to one process. How calls fail does not depend on
     # the links.
     over_devices() {

@@ -1,5 +1,5 @@
-//! A rank that waits for the slots or packets of another one tells for whom: clients see it long
-//! before the call fails, and errors name the rank.
+//! A rank that waits for another one tells for whom: clients see it long before the call fails, and
+//! errors name the rank.
 
 mod processes;
 
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use spark_ccl::Communicator;
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream};
+use spark_ccl::{Communicator, RedOp};
 use spark_ccl_status::ras::Wait;
 
 use super::by_host::values;
@@ -27,8 +27,22 @@ fn gather(comm: &Communicator, stream: &Arc<CudaStream>, len: usize) -> CudaSlic
     all
 }
 
-/// For whom rank 0 waits, once that is told.
-fn assert_rank_0_waits_for_rank_1(observed: &Observed) {
+/// Keeps a rank from its call until another one is seen to wait for it.
+fn stay_away_until(is_told: &AtomicBool) {
+    let end = Instant::now() + 2 * SOON;
+    // Acquire pairs with the release in `tell`: what was asserted before it has passed.
+    while !is_told.load(Ordering::Acquire) && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Lets the rank that stays away go on.
+fn tell(is_told: &AtomicBool) {
+    is_told.store(true, Ordering::Release);
+}
+
+/// Waits until it is told that rank 0 waits for rank 1 in a call of this name.
+fn assert_rank_0_waits_for_rank_1(observed: &Observed, name: &str) {
     let Wait {
         sequence,
         call,
@@ -36,7 +50,7 @@ fn assert_rank_0_waits_for_rank_1(observed: &Observed) {
         ..
     } = wait_of_rank_0(observed);
     assert_eq!((for_rank, sequence), (Some(1), None), "{call}");
-    assert!(call.starts_with("all_gather("), "{call}");
+    assert!(call.starts_with(&format!("{name}(")), "{call}");
     assert!(call.ends_with(" on the device"), "{call}");
 }
 
@@ -64,15 +78,13 @@ fn a_rank_tells_for_whom_it_waits() {
         let is_told = AtomicBool::new(false);
         observed.gpus.each(&observed.builder(), |comm| {
             let stream = stream_of(&comm);
-            let end = Instant::now() + 2 * SOON;
-            let is_late = || !is_told.load(Ordering::Acquire) && Instant::now() < end;
-            while comm.rank() == 1 && is_late() {
-                std::thread::sleep(Duration::from_millis(5));
+            if comm.rank() == 1 {
+                stay_away_until(&is_told);
             }
             let all = gather(&comm, &stream, len);
             if comm.rank() == 0 {
-                assert_rank_0_waits_for_rank_1(&observed);
-                is_told.store(true, Ordering::Release);
+                assert_rank_0_waits_for_rank_1(&observed, "all_gather");
+                tell(&is_told);
             }
             comm.wait(&stream).unwrap();
             let expected = (0..comm.size()).flat_map(|rank| values(rank, len));
@@ -80,6 +92,37 @@ fn a_rank_tells_for_whom_it_waits() {
             comm.finalize().unwrap();
         });
     }
+}
+
+/// Over links, it goes by pieces.
+#[test]
+fn a_rank_tells_for_whom_an_all_reduce_waits() {
+    let Some(observed) = Observed::new() else {
+        return;
+    };
+    let is_told = AtomicBool::new(false);
+    observed.gpus.each(&observed.builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut sums = stream.clone_htod(&values(comm.rank(), LENS[1])).unwrap();
+        if comm.rank() == 1 {
+            stay_away_until(&is_told);
+        }
+        let all = comm.all_reduce_in_place(&mut sums, RedOp::Sum);
+        all.on(&stream).unwrap();
+        if comm.rank() == 0 {
+            assert_rank_0_waits_for_rank_1(&observed, "all_reduce");
+            tell(&is_told);
+        }
+        comm.wait(&stream).unwrap();
+        let of_rank: Vec<_> = (0..comm.size()).map(|rank| values(rank, LENS[1])).collect();
+        let expected = (0..LENS[1]).map(|at| {
+            of_rank
+                .iter()
+                .fold(0_u64, |sum, all| sum.wrapping_add(all[at]))
+        });
+        assert!(expected.eq(stream.clone_dtoh(&sums).unwrap()));
+        comm.finalize().unwrap();
+    });
 }
 
 #[test]
@@ -90,8 +133,6 @@ fn a_rank_tells_whose_message_it_waits_for() {
     let is_told = AtomicBool::new(false);
     observed.gpus.each(&observed.builder(), |comm| {
         let stream = stream_of(&comm);
-        let end = Instant::now() + 2 * SOON;
-        let is_late = || !is_told.load(Ordering::Acquire) && Instant::now() < end;
         match comm.rank() {
             0 => {
                 let mut got: CudaSlice<u64> = stream.alloc_zeros(LENS[1]).unwrap();
@@ -99,14 +140,12 @@ fn a_rank_tells_whose_message_it_waits_for() {
                 let Wait { call, for_rank, .. } = wait_of_rank_0(&observed);
                 assert_eq!(for_rank, Some(1), "{call}");
                 assert!(call.starts_with("recv(count 20001, "), "{call}");
-                is_told.store(true, Ordering::Release);
+                tell(&is_told);
                 comm.wait(&stream).unwrap();
                 assert!(stream.clone_dtoh(&got).unwrap() == values(1, LENS[1]));
             }
             1 => {
-                while is_late() {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
+                stay_away_until(&is_told);
                 let own = stream.clone_htod(&values(1, LENS[1])).unwrap();
                 comm.send(&own, 0).on(&stream).unwrap();
                 comm.wait(&stream).unwrap();

@@ -51,7 +51,7 @@ impl Waits {
 
     fn assert_is_told(self, observed: &Observed) {
         let start = match self {
-            Self::Call(_) => return assert_rank_0_waits_for_rank_1(observed),
+            Self::Call(_) => return assert_rank_0_waits_for_rank_1(observed, "all_gather"),
             Self::ToReceive => "recv(",
             Self::ToSend => "send(",
         };
