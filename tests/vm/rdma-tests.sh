@@ -3,8 +3,9 @@
 #   tests/vm/rdma-tests.sh [-b] [-s] [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
 #   -b          only builds
 #   -s          under AddressSanitizer; any toolchain will do
-#   -k, -m, -t  as in rdma.sh. When no layout is named: all three, or with another kernel the tests
-#               of what a kernel decides, on the rails of `wire`
+#   -k, -m, -t  as in rdma.sh, and -m tools: spark-perf on the rails of `wire`. When no layout is
+#               named: all four, or with another kernel the tests of what a kernel decides, on the
+#               rails of `wire`
 #   -p          packages to build; else the workspace, as other tests do, so that nothing is built
 #               anew
 #   NAME        tests whose name contains it, instead of those named below
@@ -14,9 +15,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Layouts of the rails (`kernel`: those of `wire`, on another kernel), the folder of a package, and
-# words: tests with one of them in their name; without words, all its tests. Tests that do not
-# depend on the layout run once.
+# Layouts of the rails (`kernel`: those of `wire`, on another kernel; `tools`: those of `wire`, apart
+# since both take minutes), the folder of a package, and words: tests with one of them in their name;
+# without words, all its tests. Tests that do not depend on the layout run once.
 suites='one,wire,link-local,kernel crates/verbs
 wire crates/transport rdma::link
 kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
@@ -25,10 +26,10 @@ wire . rdma:: random_faults_over_rdma
 kernel . rdma::memory rdma::lost_packets
 one,link-local . rdma::ranks_reduce rdma::registered rdma::a_killed rdma::one_pair
 link-local crates/perf gids
-wire crates/perf rdma::'
+tools crates/perf rdma::'
 
 main() {
-    local option default=(one wire link-local) modes=() kernel=() seconds=1800 scope=() target=() only_builds='' needs=rails,rdma,link-local-gid,single-copy,fake-gpu-library
+    local option default=(one wire link-local tools) modes=() kernel=() seconds=1800 scope=() target=() only_builds='' needs=rails,rdma,link-local-gid,single-copy,fake-gpu-library
     while getopts bsk:m:t:p: option; do
         case $option in
         b) only_builds=yes ;;
@@ -63,8 +64,7 @@ export ASAN_OPTIONS=detect_leaks=0 TEST_PATIENCE=4 SPARK_CCL_TEST_FAKE_GPUS=$wor
 code=0
 for tests in ${modes[*]}; do
     echo "=== tests: \$tests"
-    RAILS=\$tests
-    [ \$tests != kernel ] || RAILS=wire
+    case \$tests in kernel | tools) RAILS=wire ;; *) RAILS=\$tests ;; esac
     rails make \$RAILS || exit
     SPARK_CCL_TEST_REQUIRE=$needs
     [ \$RAILS = one ] || SPARK_CCL_TEST_REQUIRE=\$SPARK_CCL_TEST_REQUIRE,cables
@@ -73,7 +73,8 @@ for tests in ${modes[*]}; do
 done
 exit \$code
 GUEST
-    tests/vm/rdma.sh "${kernel[@]}" -m "${modes[0]/kernel/wire}" -t "$seconds" \
+    local first=${modes[0]/kernel/wire}
+    tests/vm/rdma.sh "${kernel[@]}" -m "${first/tools/wire}" -t "$seconds" \
         "${files[@]}" -- ". $work/guest.sh"
 }
 
