@@ -30,8 +30,9 @@ pub unsafe fn borrow_stream(
                       that is made",
         });
     }
-    // SAFETY: the handle means the legacy default stream, or a stream that lives until the value
-    // returned, all clones of it and all its buffers are dropped (this function's contract).
+    // SAFETY: the caller says that the handle is null, `CU_STREAM_LEGACY` or
+    // `CU_STREAM_PER_THREAD`, or keeps its stream alive until the value returned, all its clones
+    // and all buffers allocated with it are dropped.
     unsafe { wrap(context, raw) }
 }
 
@@ -41,8 +42,8 @@ pub unsafe fn borrow_stream(
 unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<CudaStream>, Error> {
     let device = make_current(context)?;
     let mut owner = ptr::null_mut();
-    // SAFETY: the handle means a default stream, or one that is alive (this function's contract).
-    // The driver writes one handle, to `owner`.
+    // SAFETY: the caller says that the handle names a default stream, or one that is alive. The
+    // driver writes one handle, to `owner`, which is a local variable of that type.
     let status = unsafe { sys::cuStreamGetCtx(raw, &raw mut owner) };
     checked("cuStreamGetCtx", device, status.result())?;
     if owner != context.cu_ctx() {
@@ -51,8 +52,8 @@ unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<Cud
             problem: "it is of another context; pass one of the primary context of this device",
         });
     }
-    // SAFETY: the stream is of this context, which was just checked. It outlives the wrapper, its
-    // clones and its buffers (this function's contract), and the wrapper does not destroy it. Work
+    // SAFETY: the stream is of this context, which was just checked. The caller keeps it until the
+    // wrapper, its clones and its buffers are dropped, and the wrapper does not destroy it. Work
     // that others enqueue there runs in the stream's order.
     Ok(unsafe { context.wrap_borrowed_stream(raw) })
 }
@@ -123,9 +124,9 @@ impl CallStream {
         captures: &CaptureStreams,
         events: &Arc<EventPool>,
     ) -> Result<Self, Error> {
-        // SAFETY: the handle means a default stream, or one that lives until the value returned and
-        // all clones of its stream are dropped (this function's contract). Nothing else gets a
-        // clone of `own`.
+        // SAFETY: the caller says that the handle names a default stream, or keeps its stream until
+        // the value returned and all clones of its stream are dropped. A buffer that is allocated
+        // with a clone keeps that clone.
         let own = unsafe { wrap(context, raw) }?;
         if raw.addr() != PER_THREAD {
             return Ok(Self {

@@ -126,9 +126,8 @@ impl Buffer {
         let events = [Some(self.write), writes.then_some(self.read)];
         for event in events.into_iter().flatten() {
             if self.is_tracked(event) {
-                // SAFETY: the event was created with the buffer, and is destroyed with it; the
-                // buffer has not been dropped, as this function requires. The stream is borrowed,
-                // so it exists.
+                // SAFETY: the event was created with the buffer and is destroyed with it, and the
+                // caller keeps the buffer until this returns. The stream is borrowed, so it exists.
                 unsafe { wait_for(stream, event)? };
             }
         }
@@ -164,11 +163,11 @@ impl Buffer {
         let device = make_current(stream.context())?;
         let noting = &NOTING[device % NOTING.len()];
         let _noting = noting.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the event was created with the buffer, and is destroyed with it; the buffer has
-        // not been dropped, as this function requires. The stream is borrowed, so it exists.
+        // SAFETY: the event was created with the buffer and is destroyed with it, and the caller
+        // keeps the buffer until this returns. The stream is borrowed, so it exists.
         unsafe { wait_for(stream, self.write)? };
-        // SAFETY: the event was created with the buffer, and is destroyed with it; the buffer has
-        // not been dropped, as this function requires. The stream is borrowed, so it exists.
+        // SAFETY: the event was created with the buffer and is destroyed with it, and the caller
+        // keeps the buffer until this returns. The stream is borrowed, so it exists.
         let recorded = unsafe { result::event::record(self.write, stream.cu_stream()) };
         checked("cuEventRecord", device, recorded)
     }

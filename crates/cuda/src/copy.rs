@@ -17,9 +17,9 @@ use crate::{Error, checked};
 /// The driver fails.
 pub unsafe fn copy(stream: &CudaStream, to: u64, from: u64, bytes: usize) -> Result<(), Error> {
     let device = make_current(stream.context())?;
-    // SAFETY: both parts are memory that the device reaches, and stay apart from other uses until
-    // the copy has run (this function's contract). The stream is borrowed, so it has not been
-    // destroyed.
+    // SAFETY: the caller gives two starts of `bytes` bytes that the stream's device reaches and
+    // that do not overlap. Until the copy has run, the caller lets nothing write the source, and
+    // nothing else use the target. The stream is borrowed, so it has not been destroyed.
     let status = unsafe { sys::cuMemcpyAsync(to, from, bytes, stream.cu_stream()) };
     checked("cuMemcpyAsync", device, status.result())
 }

@@ -99,11 +99,11 @@ impl DependentLaunch {
             attributes: &raw mut attribute,
             count: 1,
         };
-        // SAFETY: the configuration and its one attribute have the driver's layout. The driver
-        // copies the parameters, which have the kernel's layout, as this function requires. The
-        // memory that they name is there until the kernel has ended, and no thread of the kernel
-        // uses it before its wait, as this function requires. The stream and the function are
-        // borrowed.
+        // SAFETY: `config`, its one attribute and the array of parameters are local variables of
+        // the driver's layout, which it reads before it returns. The caller gives each parameter
+        // the layout that the kernel has for it, keeps the memory that they name until the kernel
+        // has ended, and launches only kernels each of whose threads waits before it uses memory.
+        // `stream` and `function` are borrowed, so neither has been destroyed.
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,

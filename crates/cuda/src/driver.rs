@@ -176,8 +176,8 @@ fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> 
 /// # Safety
 /// The function must have the type `F`, or not be called.
 unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Error> {
-    // SAFETY: the symbol is read as an `F`, which is the function's type, or is not called, as this
-    // function requires.
+    // SAFETY: the caller names the type `F` of the function, or never calls it. The reference into
+    // the library ends in this statement, which only copies the pointer.
     let found = unsafe { library.get::<F>(symbol).map(|found| *found) };
     found.map_err(|_| Error::Symbol {
         symbol,
@@ -217,7 +217,7 @@ fn library() -> Result<Library, Error> {
 /// The function must have the type `F`.
 pub(crate) unsafe fn function<F: Copy>(symbol: &'static str) -> Result<F, Error> {
     open()?;
-    // SAFETY: the function has the type `F`, as this function requires. The pointer stays valid,
-    // because `open` has succeeded and never unloads the driver.
+    // SAFETY: the caller names the type `F` of the function. The pointer stays valid, because
+    // `open` has succeeded and never unloads the driver.
     unsafe { find(&library()?, symbol) }
 }

@@ -20,8 +20,9 @@ pub unsafe fn record(
     stream: sys::CUstream,
 ) -> Result<(), Error> {
     let device = make_current(context)?;
-    // SAFETY: neither the event nor the stream is destroyed before this returns, and both are of
-    // the context that is now current (this function's contract).
+    // SAFETY: the caller destroys neither the event nor the stream before this returns. It says
+    // that the event is of `context`, which is now current, and the stream, too, unless it is a
+    // default one.
     let recorded = unsafe { result::event::record(event, stream) };
     checked("cuEventRecord", device, recorded)
 }

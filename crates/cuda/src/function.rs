@@ -50,10 +50,10 @@ impl Function {
     ) -> Result<(), Error> {
         let device = make_current(stream.context())?;
         let (grid, block, stream) = ((ctas, 1, 1), (threads, 1, 1), stream.cu_stream());
-        // SAFETY: the driver copies the parameters, which have the kernel's layout, before it
-        // returns. The memory that they name is there until the kernel has ended. This function
-        // requires both. The stream is borrowed, and `self` keeps the context in which the function
-        // is loaded.
+        // SAFETY: the driver copies the parameters before it returns. The caller gives each the
+        // layout that the kernel has for it, and keeps the memory that they name until the kernel
+        // has ended. The stream is borrowed, and `self` keeps the context in which the function is
+        // loaded.
         let launched =
             unsafe { result::launch_kernel(self.handle, grid, block, 0, stream, parameters) };
         checked("cuLaunchKernel", device, launched)

@@ -39,8 +39,9 @@ impl HostBlock {
         let device = make_current(context)?;
         let _relaxed = relaxed(device)?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        // SAFETY: `bytes` bytes are mapped from `start` on, and stay as long as `owner` (this
-        // function's contract), which is dropped only after the registration has ended.
+        // SAFETY: the caller has mapped `bytes` bytes from `start` on for reads and writes for as
+        // long as `owner` lives. `block` keeps `owner`, and `Unused::free` drops it only after it
+        // has ended the registration.
         let status = unsafe { sys::cuMemHostRegister_v2(start.cast(), bytes, flags) };
         checked("cuMemHostRegister", device, status.result())?;
         let mut block = Self {

@@ -122,7 +122,8 @@ impl Kernels {
         let device = make_current(&self.context)?;
         let _relaxed = relaxed(device)?;
         let function = CString::new(name).unwrap_or_default();
-        // SAFETY: the module stays loaded as long as the context, which `self` keeps.
+        // SAFETY: `self.module` was loaded in the context that `self` keeps, and stays loaded as
+        // long as it. `get_function` owns the name, a C string, until the driver has read it.
         let function = unsafe { result::module::get_function(self.module.0, function) };
         let function = checked("cuModuleGetFunction", device, function);
         let function = function.map_err(|error| Error::Kernel {

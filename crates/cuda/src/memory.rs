@@ -222,7 +222,9 @@ impl PinnedWords {
     /// Zeroes `count` words in memory that has room for them.
     fn zeroed(memory: Reusable, count: usize) -> Self {
         let start: *mut AtomicU64 = ptr::with_exposed_provenance_mut(memory.start as usize);
-        // SAFETY: the memory has room for `count` words, and nothing else uses it.
+        // SAFETY: `start` is the memory's first byte, which `malloc_host` has aligned for words and
+        // given room for `count` of them. No reference to them exists: `memory` was passed by
+        // value.
         unsafe { start.write_bytes(0, count) };
         Self {
             start,
@@ -288,18 +290,21 @@ mod tests {
         let same = import(block.export().unwrap(), BYTES).unwrap();
         assert_ne!(same.address(), block.address());
         // It stays while an import has it.
-        // SAFETY: both have this many bytes, and nothing else uses them.
+        // SAFETY: block and values have `BYTES` bytes, and this test enqueues nothing else that
+        // uses the block.
         unsafe { stream.write(block.address(), &written).unwrap() };
         let exported = block.export().unwrap();
         drop(block);
         let mut seen = vec![0; written.len()];
-        // SAFETY: `seen` is as long as the import, `BYTES`, and nothing writes that any more.
+        // SAFETY: the import and `seen` have `BYTES` bytes, of which any value is a number. The
+        // write has ended, and this test enqueues no other.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
         drop(same);
         let same = import(exported, BYTES).unwrap();
         seen.fill(0);
-        // SAFETY: `seen` is as long as the import, `BYTES`, and nothing writes that any more.
+        // SAFETY: the import keeps the memory, which has the `BYTES` bytes of `seen`, of which any
+        // value is a number. The write has ended, and this test enqueues no other.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
     }
@@ -335,7 +340,8 @@ mod tests {
         let block = DeviceBlock::zeroed(&context, 1 << 20).unwrap();
         let exported = block.dma_buf(1 << 20).unwrap();
         let stream = OwnStream::new(&context).unwrap();
-        // SAFETY: the block is longer, and nothing else uses it.
+        // SAFETY: the block has room for two words behind its first 4096 bytes, and this test
+        // enqueues nothing else that uses it.
         unsafe { stream.write(block.address() + 4096, &[7_u64, 8]).unwrap() };
         let file = std::fs::File::from(exported.descriptor);
         let mut seen = [0; 16];
@@ -375,14 +381,16 @@ mod tests {
         let block = DeviceBlock::zeroed(&context, 1 << 20).unwrap();
         let mut seen = vec![1_u8; 1 << 20];
         let stream = OwnStream::new(&context).unwrap();
-        // SAFETY: the block has this many bytes, and nothing writes there.
+        // SAFETY: the block has as many bytes as `seen`, of which any value is a number, and this
+        // test enqueues no write to it.
         unsafe { stream.read(block.address(), &mut seen).unwrap() };
         assert!(seen.iter().all(|byte| *byte == 0));
 
         let words = PinnedWords::new(&context, 3).unwrap();
         words.words()[2].store(7, Ordering::Relaxed);
         let mut seen = [1_u64; 3];
-        // SAFETY: there are three words, and nothing writes them meanwhile.
+        // SAFETY: `seen` and `words` have three words, of which any value is a number. Nothing
+        // writes them until the read has ended: this thread waits for it.
         unsafe {
             stream
                 .read(words.address_for(&context).unwrap(), &mut seen)
@@ -402,7 +410,8 @@ mod tests {
         words.bytes_mut()[8..].copy_from_slice(&7_u64.to_ne_bytes());
         let mut seen = [1_u64; 2];
         let stream = OwnStream::new(&context).unwrap();
-        // SAFETY: there are two words, and nothing writes them meanwhile.
+        // SAFETY: `seen` and `words` have two words, of which any value is a number. Nothing writes
+        // them until the read has ended: this thread waits for it.
         unsafe {
             stream
                 .read(words.address_for(&context).unwrap(), &mut seen)

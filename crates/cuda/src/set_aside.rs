@@ -297,7 +297,8 @@ mod tests {
         let layout = std::alloc::Layout::from_size_align(4096, 4096).unwrap();
         // SAFETY: the layout has a size. The memory is freed below.
         let start = unsafe { std::alloc::alloc_zeroed(layout) };
-        // SAFETY: the memory stays until the registration has ended.
+        // SAFETY: `start` has 4096 bytes, which this test frees last, after `free_set_aside` has
+        // ended the registration.
         let block = unsafe { HostBlock::register(&context, start, 4096, Arc::clone(&owner)) };
         drop(block.unwrap().uncounted());
         assert_eq!(set_aside_bytes(&context), 0);

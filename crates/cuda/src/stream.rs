@@ -69,8 +69,9 @@ pub fn capture_of(stream: &CudaStream) -> Result<Option<u64>, Error> {
         return Ok(None);
     };
     let (mut status, mut id) = (sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE, 0);
-    // SAFETY: the stream is borrowed. The driver writes a status to `status`, and a number to `id`
-    // while the stream captures; the other results may be null.
+    // SAFETY: the stream is borrowed, so it has not been destroyed. The driver writes a status to
+    // `status`, and a number to `id` while the stream captures, both local variables of these
+    // types; the other results may be null.
     let asked = unsafe {
         ask(
             stream.cu_stream(),
@@ -97,7 +98,7 @@ pub fn capture_of(stream: &CudaStream) -> Result<Option<u64>, Error> {
 pub(crate) unsafe fn wait_for(stream: &CudaStream, event: sys::CUevent) -> Result<(), Error> {
     let device = make_stream_current(stream)?;
     let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-    // SAFETY: the event is live, as this function requires. The stream is borrowed, so it has not
+    // SAFETY: the caller keeps the event until this returns. The stream is borrowed, so it has not
     // been destroyed.
     let status = unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) };
     checked("cuStreamWaitEvent", device, status)
@@ -175,9 +176,9 @@ impl OwnStream {
         let device = make_stream_current(&self.stream)?;
         // Without this, captures of other threads would make the wait fail.
         let _relaxed = relaxed(device)?;
-        // SAFETY: `to` is the start of `bytes` bytes of device memory, which nothing else uses,
-        // after an error for good (this function's contract). The stream is destroyed only in
-        // `drop`.
+        // SAFETY: the caller says that `bytes` bytes of device memory begin at `to`, and lets
+        // nothing else use them until this returns, or ever after an error. The stream is destroyed
+        // only in `drop`, so not while `self` is borrowed.
         let status = unsafe { result::memset_d8_async(to, 0, bytes, self.stream.cu_stream()) };
         checked("cuMemsetD8Async", device, status)?;
         self.synchronize()
@@ -198,10 +199,11 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks(per_piece::<T>()) {
             let piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: the rest of the device memory is at least as long as the rest of the values,
-            // and nothing else uses it, after an error for good, as this function requires. The
-            // piece is freed only after the wait for its copy has succeeded. `self` destroys the
-            // stream only in `drop`.
+            // SAFETY: the caller gives device memory at least as long as the values, and lets
+            // nothing else use it until this returns, or ever after an error. `to` has advanced by
+            // the pieces before, so as much of both is left. The piece is freed only after the wait
+            // for its copy has succeeded. The stream is destroyed only in `drop`, so not while
+            // `self` is borrowed.
             let status =
                 unsafe { result::memcpy_htod_async(to, &piece[..], self.stream.cu_stream()) };
             checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())?;
@@ -223,9 +225,9 @@ impl OwnStream {
         let device = make_stream_current(&self.stream)?;
         // Without this, the copy would break captures of other threads.
         let _relaxed = relaxed(device)?;
-        // SAFETY: the device memory is long enough until the copy has run (this function's
-        // contract). The values live for ever. The stream is destroyed only in `drop`, after which
-        // enqueued work still runs.
+        // SAFETY: the caller keeps the device memory, at least as long as the values, until the
+        // copy has run, and lets only kernels use it meanwhile, by atomic accesses. The values live
+        // for ever. The stream is destroyed only in `drop`, after which enqueued work still runs.
         let status = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
         checked("cuMemcpyHtoDAsync", device, status)
     }
@@ -245,10 +247,11 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks_mut(per_piece::<T>()) {
             let mut piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: the rest of the device memory is at least as long as the rest of the values,
-            // nothing writes it, after an error for good, and its bytes are valid values of `T`, as
-            // this function requires. The piece is freed only after the wait for its copy has
-            // succeeded. `self` destroys the stream only in `drop`.
+            // SAFETY: the caller gives device memory at least as long as the values, whose bytes
+            // are valid values of `T`, and lets nothing write it until this returns, or ever after
+            // an error. `from` has advanced by the pieces before, so as much of both is left. The
+            // piece is freed only after the wait for its copy has succeeded. The stream is
+            // destroyed only in `drop`, so not while `self` is borrowed.
             let status =
                 unsafe { result::memcpy_dtoh_async(&mut piece[..], from, self.stream.cu_stream()) };
             checked("cuMemcpyDtoHAsync", device, status).and(self.synchronize())?;

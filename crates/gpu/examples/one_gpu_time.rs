@@ -111,8 +111,9 @@ impl Rank {
             in_place: false,
             words: [bytes as u64, 0],
         };
-        // SAFETY: the buffers are this long, no other stream uses them, and both ranks make the
-        // same calls. Two grids of at most 32 CTAs fit on a GPU.
+        // SAFETY: input and output of the rank have at least `bytes` bytes, and only this stream
+        // uses them. Both ranks make the same calls by the same plans. Two grids of at most 32 CTAs
+        // fit on a GPU, so both kernels can run at the same time.
         unsafe { self.member.enqueue_as(plan, &call, &self.stream)? };
         Ok(())
     }

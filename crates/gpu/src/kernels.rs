@@ -76,9 +76,9 @@ impl Kernels {
     ) -> Result<(), Error> {
         let own = self.sums.of(plan.kernel, &arguments);
         let function = own.unwrap_or(&self.functions[plan.kernel as usize]);
-        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel
-        // ahead before all else. All memory that it names is there, and is used as `layout.h` says,
-        // until the kernel has ended, as this function requires.
+        // SAFETY: these kernels have one parameter, which has the layout of `Arguments`, and each
+        // thread waits for the kernel ahead before all else. The caller keeps all memory that the
+        // arguments name, and uses it as `layout.h` says, until the kernel has ended.
         unsafe {
             let grid = [plan.ctas, plan.threads];
             launch_early(self.dependent, stream, function, grid, &mut arguments)
@@ -88,16 +88,17 @@ impl Kernels {
     /// Launches each kernel of collectives once.
     ///
     /// # Safety
-    /// As for [`launch`](Self::launch).
+    /// All memory that the arguments name must be there, and used as `layout.h` says, until the last
+    /// kernel has ended.
     pub(crate) unsafe fn launch_all(
         &self,
         mut arguments: Arguments,
         stream: &CudaStream,
     ) -> Result<(), Error> {
         let mut all = self.functions.iter().chain(self.sums.all());
-        // SAFETY: these kernels have one parameter, which has this layout, and wait for the kernel
-        // ahead before all else. All memory that it names is there, and is used as `layout.h` says,
-        // until the kernel has ended, as this function requires.
+        // SAFETY: these kernels have one parameter, which has the layout of `Arguments`, and each
+        // thread waits for the kernel ahead before all else. The caller keeps all memory that the
+        // arguments name, and uses it as `layout.h` says, until the last of them has ended.
         all.try_for_each(|function| unsafe {
             launch_early(self.dependent, stream, function, [1, 32], &mut arguments)
         })
@@ -117,9 +118,9 @@ impl Kernels {
     ) -> Result<(), Error> {
         let Passing { few, many } = &self.passing[protocol as usize];
         let grid = [launch.ctas, launch.threads];
-        // SAFETY: each kernel has one parameter, which has this layout: `few` has room for as many
-        // messages as are in the first, `many` in the second. All memory that it names is there,
-        // and is used as `channels.h` says, until the kernel has ended, as this function requires.
+        // SAFETY: each kernel has one parameter: `layout::<FEW>` and `few` have room for as many
+        // messages, and so have `layout::<MANY>` and `many`. The caller keeps all memory that the
+        // member and the launch name, and uses it as `channels.h` says, until the kernel has ended.
         unsafe {
             if launch.messages <= FEW {
                 let mut arguments = launch.layout::<FEW>(member, places);

@@ -60,7 +60,8 @@ pub(crate) fn first_turn(context: &CudaContext) -> Turn<'static> {
 /// the driver do that.
 ///
 /// # Safety
-/// As for [`launch_in`]; and each thread must wait for the kernel ahead before it touches memory.
+/// The kernel's one parameter must have this layout, and all memory that it names must be there
+/// until the kernel has ended. Each thread must wait for the kernel ahead before it touches memory.
 pub(crate) unsafe fn launch_early<A>(
     dependent: Option<DependentLaunch>,
     stream: &CudaStream,
@@ -68,8 +69,9 @@ pub(crate) unsafe fn launch_early<A>(
     grid: [u32; 2],
     arguments: &mut A,
 ) -> Result<(), Error> {
-    // SAFETY: the parameter has the kernel's layout, the memory that it names is there until the
-    // kernel has ended, and each thread waits before it touches any, as this function requires.
+    // SAFETY: the caller passes the kernel's one parameter in its layout, keeps all memory that it
+    // names until the kernel has ended, and chooses kernels whose threads all wait for the kernel
+    // ahead before they touch memory. `parameters` points to `arguments`, which is borrowed.
     unsafe {
         match dependent {
             Some(dependent) => {
@@ -93,7 +95,8 @@ pub(crate) unsafe fn launch_in<A>(
     arguments: &mut A,
 ) -> Result<(), Error> {
     let mut parameters = [std::ptr::from_mut(arguments).cast()];
-    // SAFETY: `parameters` points to the kernel's one parameter, which has its layout. All memory
-    // that it names is there until the kernel has ended. This function requires both.
+    // SAFETY: `parameters` points to `arguments`, which is borrowed. The caller says that it has
+    // the layout of the kernel's one parameter, and keeps all memory that it names until the kernel
+    // has ended.
     unsafe { Ok(function.launch(stream, grid, &mut parameters)?) }
 }

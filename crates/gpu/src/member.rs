@@ -236,11 +236,12 @@ impl Member {
     /// the driver fails.
     pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let plan = self.plan(call)?;
-        // SAFETY: the peers' scratch is that of this communicator's ranks; the buffers are as long
-        // as the call says, and are left to it until it has run; this rank's operations run one
-        // after the other, and all ranks' kernels can run at the same time (this function's
-        // contract). `plan` follows from the call, the number of ranks and the limits, which all
-        // have alike, so it is the same on all ranks that make the same call.
+        // SAFETY: the caller has joined the member with the scratch of this communicator's ranks
+        // alone, passes buffers as long as the call says and leaves them to it until it has run,
+        // lets this rank's operations run one after the other, and lets all ranks' kernels run at
+        // the same time. Ranks whose calls have the same words make the same call. `plan` follows
+        // from the call, the number of ranks and the limits, which all have alike, so all of them
+        // have the same plan.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
@@ -281,12 +282,12 @@ impl Member {
             call: call.layout(self.rank(), self.ranks())?,
         };
         let kernels = &self.parts.kernels;
-        // SAFETY: the kernel is launched as `layout.h` says: the peers' scratch is that of this
-        // communicator's ranks, the buffers are as long as the call says and used by nothing else,
-        // this rank's operations run one after the other, all ranks make the call by this plan, and
-        // their kernels can run at the same time. This function requires all of that. The member
-        // owns all other memory that the arguments name. Its drop frees that only after all kernels
-        // have ended, and nobody can launch one any more.
+        // SAFETY: the caller has joined the member with the scratch of this communicator's ranks
+        // alone, passes buffers as long as the call says and leaves them to it until it has run,
+        // lets this rank's operations run one after the other, has all ranks make the call by this
+        // plan, and lets their kernels run at the same time: so memory is used as `layout.h` says.
+        // The member owns all other memory that the arguments name. Its drop frees that only after
+        // all kernels have ended, and nobody can launch one any more.
         kernels.launch_in_turn(stream, || unsafe {
             kernels.launch(plan, arguments, stream)
         })
@@ -323,12 +324,12 @@ impl Member {
         let kernels = &self.parts.kernels;
         for (number, launch) in launches.enumerate() {
             let protocol = self.limits().wire.of_messages();
-            // SAFETY: the kernel is launched as `channels.h` says: the peers' scratch is that of
-            // this communicator's ranks, the buffers are as long as the messages say and used by
-            // nothing else, this rank's operations run one after the other, and kernels of ranks on
-            // one GPU can run at the same time. This function requires all of that. The member owns
-            // all other memory that the arguments name. Its drop frees that only after all kernels
-            // have ended, and nobody can launch one any more.
+            // SAFETY: the caller has joined the member with the scratch of this communicator's
+            // ranks alone, passes buffers as long as the messages say and leaves them to these
+            // until all have passed, lets this rank's operations run one after the other, and lets
+            // kernels of ranks on one GPU run at the same time: so memory is used as `channels.h`
+            // says. The member owns all other memory that the arguments name. Its drop frees that
+            // only after all kernels have ended, and nobody can launch one any more.
             let pass = || unsafe { kernels.pass(protocol, &launch, member, stream) };
             let passed = kernels.launch_in_turn(stream, pass);
             passed.map_err(|error| error.after(number))?;

@@ -311,8 +311,8 @@ impl Slots {
     /// No call is running or enqueued, and each rank has ended the same number of them.
     pub unsafe fn count_anew(&self) -> Result<(), Error> {
         let stream = OwnStream::new(&self.parts.context)?;
-        // SAFETY: the number of calls is the state's first word, in memory that `self` owns, and no
-        // kernel runs that uses it (this function's contract).
+        // SAFETY: the number of calls is the state's first word, in memory that `self` owns. The
+        // caller says that no call is running or enqueued, so no kernel uses it.
         unsafe { stream.write(self.member.state, &[0_u64])? };
         for word in &self.parts.journal.words()[..2] {
             // Release pairs with the loads in `calls`: no kernel writes meanwhile.
@@ -378,11 +378,11 @@ impl Slots {
         let Parts {
             kernels, streams, ..
         } = &*self.parts;
-        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the call says,
-        // nothing else uses them until it has run, and this rank's operations run one after the
-        // other, as this function requires. The slots own all other memory that the arguments name.
-        // Their drop frees that only after all kernels have ended, and nobody can launch one any
-        // more.
+        // SAFETY: `exchanging` has the layout of the kernel's one parameter. The caller passes
+        // buffers as long as the call says, leaves them to it until it has run, and lets this
+        // rank's operations run one after the other. The slots own all other memory that the
+        // arguments name. Their drop frees that only after all kernels have ended, and nobody can
+        // launch one any more.
         streams.launch(stream, || unsafe {
             launch_in(
                 stream,

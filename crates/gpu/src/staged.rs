@@ -183,9 +183,9 @@ impl Stage {
         let blocks = u64::from(transfer.inputs.max(transfer.outputs));
         let threads = threads(transfer.piece.min(transfer.bytes) * blocks);
         let grid = [self.ctas(cut.pieces()) as u32, threads];
-        // SAFETY: the transfer has the call's buffers, which are as long as the call says and used
-        // by nothing else until it has run, and this rank's operations run one after the other, as
-        // this function requires.
+        // SAFETY: the transfer has the buffers of the call. The caller passes them as long as the
+        // call says, leaves them to it until it has run, and lets this rank's operations run one
+        // after the other.
         unsafe { self.launch(transfer, grid, stream) }
     }
 
@@ -195,7 +195,11 @@ impl Stage {
     /// buffers.
     ///
     /// # Safety
-    /// That of [`enqueue`](Self::enqueue).
+    /// - Both buffers must be as long as the call says. Until the operation has run, nothing but the
+    ///   host may write the input, or use the output.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait
+    ///   for each other. That includes launches of graphs. A graph must not be launched after the
+    ///   stage was dropped.
     ///
     /// # Errors
     /// An earlier operation has failed, or the driver fails.
@@ -219,13 +223,17 @@ impl Stage {
             ..Transfer::NOTHING
         };
         // SAFETY: the transfer has no bytes to copy: the kernel passes the addresses on, and
-        // touches no buffer. This rank's operations run one after the other, as this function
-        // requires.
+        // touches no buffer. The caller lets this rank's operations run one after the other, and
+        // launches no graph of them after the stage was dropped.
         unsafe { self.launch(transfer, [1, LANES as u32], stream) }
     }
 
     /// # Safety
-    /// That of [`enqueue`](Self::enqueue), for the buffers of the transfer.
+    /// - The buffers must be as long as the transfer says. Until it has run, nothing else may write
+    ///   the input, or use the output.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait
+    ///   for each other. That includes launches of graphs. A graph must not be launched after the
+    ///   stage was dropped.
     unsafe fn launch(
         &self,
         transfer: Transfer,
@@ -240,9 +248,9 @@ impl Stage {
         let Parts {
             kernels, streams, ..
         } = &*self.parts;
-        // SAFETY: the kernel's parameter has this layout. The buffers are as long as the transfer
-        // says, nothing else uses them until it has run, and this rank's operations run one after
-        // the other, as this function requires. The stage owns all other memory that the arguments
+        // SAFETY: `passing` has the layout of the kernel's one parameter. The caller passes buffers
+        // as long as the transfer says, leaves them to it until it has run, and lets this rank's
+        // operations run one after the other. The stage owns all other memory that the arguments
         // name. Its drop frees that only after all kernels have ended, and nobody can launch one
         // any more.
         streams.launch(stream, || unsafe {
@@ -279,12 +287,12 @@ impl Stage {
                 cut.len().min(message.bytes)
             };
             let grid = [launch.ctas(), threads(launch.most(piece))];
-            // SAFETY: the kernel's parameter has this layout. The buffers are as long as the
-            // messages say, nothing else uses them until all have been passed, and this rank's
-            // operations run one after the other, and at the same time as those of ranks on the
-            // same GPU, as this function requires. The stage owns all other memory that the
-            // arguments name. Its drop frees that only after all kernels have ended, and nobody can
-            // launch one any more.
+            // SAFETY: `posting` has the layout of the kernel's one parameter. The caller passes
+            // buffers as long as the messages say, leaves them to these until all have passed, and
+            // lets this rank's operations run one after the other, and at the same time as those of
+            // ranks on the same GPU. The stage owns all other memory that the arguments name. Its
+            // drop frees that only after all kernels have ended, and nobody can launch one any
+            // more.
             let launched = streams.launch(stream, || unsafe {
                 launch_in(stream, &kernels.messages, grid, &mut posting)
             });

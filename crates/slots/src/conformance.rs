@@ -20,11 +20,15 @@ struct Line(#[allow(dead_code, reason = "used by their address")] [AtomicU64; LI
 
 struct Plain(Box<[Line]>);
 
-// SAFETY: lines are aligned, and the box never moves them; tests use them as kernels do.
+// SAFETY: the words begin with a `Line`, which is aligned to 128 bytes and all 0 at first, and the
+// box never moves its lines. Tests reach them only through a `PostBox`, and write a slot only while
+// the counters leave it to them.
 unsafe impl Memory for Plain {
     fn words(&self) -> &[AtomicU64] {
         let start = self.0.as_ptr().cast::<AtomicU64>();
-        // SAFETY: a `Line` is nothing but its words, so these are the words of all of them.
+        // SAFETY: a `Line` is its `LINE / 8` words and nothing else, so the lines of the box, which
+        // `self` keeps, are so many adjacent words. They are atomics, so shared references to them
+        // may be written through.
         unsafe { std::slice::from_raw_parts(start, self.0.len() * (LINE / 8)) }
     }
 }
@@ -49,9 +53,9 @@ pub(crate) struct PairEnd {
 
 impl Carrier for Box<dyn Carrier> {
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
-        // SAFETY: the slot was published, and is not written before it has completed; the peer has
-        // consumed the slot before it: this function requires that, and the carrier's own `post` no
-        // more.
+        // SAFETY: the caller has published the slot and does not write it before it has completed,
+        // and says that the peer has consumed the slot that was in its place. The carrier in the
+        // box gets this slot.
         unsafe { (**self).post(slot, payload, consumed) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
@@ -268,8 +272,9 @@ fn what_is_completed_may_be_written() {
         let [mut from, mut to] = make(shape, &Arc::default());
         let slot = Slot { lane: 0, number: 1 };
         fill(&from.outbox, slot, 256);
-        // SAFETY: the slot is filled, and is written only after it has completed; the slot at the
-        // peer is free.
+        // SAFETY: `fill` has published the slot, and the test writes its place again only after
+        // `completed` has returned it. It is the first slot, so no other one was in its place at
+        // the peer.
         while !unsafe { from.carrier.post(slot, 256, 0).unwrap() } {}
         while from.carrier.completed().unwrap().is_none() {
             to.carrier.completed().unwrap();
@@ -289,7 +294,8 @@ fn each_slot_completes_once() {
         let [mut from, mut to] = make(shape, &Arc::default());
         let mut completed = Vec::new();
         for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)] {
-            // SAFETY: nothing writes these slots, and each place at the peer is used once.
+            // SAFETY: no thread writes the outbox's slots in this test, and each lane has 4 places,
+            // so no two slots of a lane share one at the peer.
             while !unsafe { from.carrier.post(Slot { lane, number }, 8, 0).unwrap() } {
                 completed.extend(from.carrier.completed().unwrap());
                 to.carrier.completed().unwrap();
@@ -335,7 +341,8 @@ fn credits_arrive_with_slots() {
         let shape = Shape::new(2, 4, 128).unwrap();
         let [mut from, mut to] = make(shape, &Arc::default());
         let slot = Slot { lane: 1, number: 1 };
-        // SAFETY: nothing writes the slot, and the place at the peer is used once.
+        // SAFETY: no thread writes the outbox's slot in this test. It is the lane's first, so no
+        // other one was in its place at the peer.
         while !unsafe { to.carrier.post(slot, 8, 7).unwrap() } {}
         while from.carrier.credit(1) < 7 {
             to.carrier.completed().unwrap();

@@ -143,9 +143,9 @@ impl Carrier for Linked {
         if !(self.may_post)() {
             return Ok(false);
         }
-        // SAFETY: the slot was published, and the kernel fills it again only after `completed` has
-        // returned it, which is after the link has taken all of it, or the put has ended. This
-        // function requires both.
+        // SAFETY: the caller has published the slot, and the kernel fills it again only after
+        // `completed` has returned it. That is after the link has taken all of it, or the put has
+        // ended.
         Ok(unsafe { self.outgoing.post(slot, payload, consumed) })
     }
 

@@ -116,9 +116,10 @@ impl PostBox {
     pub(crate) unsafe fn copy_slot(&self, to: &Self, slot: Slot, payload: usize) {
         assert!(self.shape == to.shape);
         let ((from, bytes), (to, _)) = (self.contents(slot, payload), to.contents(slot, payload));
-        // SAFETY: both boxes have the slot within their memory, whose words may be written through
-        // shared references; the payload fits. Nothing else writes the source or uses the
-        // destination meanwhile, as this function requires.
+        // SAFETY: `contents` has checked that credit, record and payload lie within each box's
+        // memory, which both borrows keep, and whose words are atomics, so they may be written
+        // through shared references. The caller lets nothing write the source, or use the target,
+        // until this returns. Two boxes do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
     }
 
@@ -130,8 +131,7 @@ impl PostBox {
     pub(crate) unsafe fn filled(&self, slot: Slot, payload: usize) -> &[u8] {
         let (start, bytes) = self.contents(slot, payload);
         // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
-        // long as the box. Nobody writes them as long as the result is borrowed (this function's
-        // contract).
+        // long as the box. The caller lets nothing write them while the result is borrowed.
         unsafe { std::slice::from_raw_parts(start, bytes) }
     }
 
@@ -148,8 +148,9 @@ impl PostBox {
     pub(crate) unsafe fn room(&self, slot: Slot, payload: usize) -> &mut [u8] {
         let (start, bytes) = self.contents(slot, payload);
         // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
-        // long as the box and, being atomic, may be written through shared references. Nobody else
-        // uses them as long as the result is borrowed (this function's contract).
+        // long as the box and, being atomic, may be written through shared references. While the
+        // result is borrowed, the caller lets nothing else use them; a GPU that loads the record
+        // loads it again after the flag.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 

@@ -46,7 +46,8 @@ impl Lane {
         if !looks(|| number <= self.sent.load(Ordering::Acquire) + self.depth as u64) {
             return false;
         }
-        // SAFETY: loom checks that nothing else uses the slot.
+        // SAFETY: loom gives this closure the slot's pointer only while no other thread has it, and
+        // fails the test otherwise.
         self.outbox[self.index(number)].with_mut(|slot| unsafe { *slot = number });
         self.published.store(number, Ordering::Release);
         true
@@ -57,7 +58,8 @@ impl Lane {
         if !looks(|| self.flags[self.index(number)].load(Ordering::Acquire) == number) {
             return false;
         }
-        // SAFETY: loom checks that nothing else writes the slot.
+        // SAFETY: loom gives this closure the slot's pointer only while no thread writes there, and
+        // fails the test otherwise.
         let seen = self.inbox[self.index(number)].with(|slot| unsafe { *slot });
         assert_eq!(seen, number);
         self.consumed.store(number, Ordering::Release);
@@ -73,7 +75,8 @@ impl Lane {
         });
         let Some(number) = next else { return false };
         let index = self.index(number);
-        // SAFETY: loom checks that nothing else writes the outbox's slot.
+        // SAFETY: loom gives this closure the slot's pointer only while no thread writes there, and
+        // fails the test otherwise.
         let copied = self.outbox[index].with(|slot| unsafe { *slot });
         self.inbox[index].with_mut(|slot| unsafe { *slot = copied });
         self.flags[index].store(number, Ordering::Release);

@@ -28,7 +28,8 @@ fn play() -> Option<Play> {
         return None;
     }
     let library = LIBRARY.get_or_init(compiled);
-    // SAFETY: `play` there has this type, and the library is never unloaded.
+    // SAFETY: `play` in `kernel.cpp` has the type `Play`, and its library stays loaded: the static
+    // owns it.
     Some(unsafe { *library.get::<Play>("play").unwrap() })
 }
 

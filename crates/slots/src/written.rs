@@ -69,14 +69,16 @@ fn write(inbox: &PostBox, part: PutPart) {
     let from: *const u8 = std::ptr::with_exposed_provenance(part.from as usize);
     let to: *mut u8 = std::ptr::with_exposed_provenance_mut((start + part.at) as usize);
     if part.bytes as usize != WORD {
-        // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::parts`). The slot has
-        // not completed, so its kernel does not write it, and the peer has consumed the one in its
-        // place, so no kernel uses that before its flag.
+        // SAFETY: the copy stays within its range, which was just asserted, and within a slot of
+        // the outbox (`PostBox::parts`); the carrier keeps both boxes. The slot has not completed,
+        // so its kernel does not write it. The peer has consumed the slot in its place, so no
+        // kernel uses that before its flag, and two boxes do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, part.bytes as usize) };
         return;
     }
-    // SAFETY: the carrier's boxes live, and have both ranges (`PostBox::parts`). Words of a box are
-    // aligned, and used as atomics only.
+    // SAFETY: `to` is a word of the inbox's range, which was just asserted, and `from` one of the
+    // outbox (`PostBox::parts`); the carrier keeps both boxes. Parts of slots begin at multiples of
+    // 8 bytes, and this process uses words of boxes only as atomics.
     let [from, to] = unsafe { [from.cast_mut(), to].map(|at| AtomicU64::from_ptr(at.cast())) };
     // Release pairs with `acquire_long` in the kernel's `Slots::has_come`.
     to.store(from.load(Ordering::Relaxed), Ordering::Release);

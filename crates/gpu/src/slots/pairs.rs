@@ -77,9 +77,9 @@ fn pair(context: &Arc<CudaContext>, shape: Shape) -> Result<Pair, Error> {
 /// A box's memory.
 struct Pinned(PinnedWords);
 
-// SAFETY: pinned memory begins at a page, never moves, and is all 0 at first. Only the kernels,
-// proxies and carriers of `spark-ccl-slots` are given it, and each writes only slots that the
-// counters leave to it.
+// SAFETY: pinned memory begins at a page, so at a multiple of 128 bytes, never moves, and is all 0
+// at first. Only the kernels, proxies and carriers of `spark-ccl-slots` are given it, and each
+// writes only slots that the counters leave to it.
 unsafe impl Memory for Pinned {
     fn words(&self) -> &[AtomicU64] {
         self.0.words()

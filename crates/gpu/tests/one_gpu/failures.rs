@@ -35,7 +35,9 @@ fn without_a_rank(
     let present = || (0..place.ranks.len()).filter(|rank| *rank != ABSENT);
     let call = |rank: usize| {
         let own = &place.ranks[rank];
-        // SAFETY: the buffers are long enough; that a rank stays away is what is tested.
+        // SAFETY: `place` keeps the rank's buffers until its stream was waited for. They have
+        // `ROOM`, which `prepare` has found to be enough for the case, and only this stream uses
+        // them. The rank that stays away writes nothing, and the others end by their patience.
         unsafe { own.member.enqueue(&place.call(case, rank), &own.stream) }
     };
     present().for_each(|rank| call(rank).unwrap());
@@ -122,7 +124,8 @@ fn graphs_write_nothing_after_the_end() {
         );
         let mut seen = vec![0; case.block()];
         let output = place.call(&case, STOPPED).output;
-        // SAFETY: the output is as long, and no kernel runs.
+        // SAFETY: the rank's output has `ROOM` from `output` on, as `prepare` has checked for this
+        // case, and `seen` takes any bytes. All streams were waited for, so no kernel writes it.
         unsafe { place.copies.read(output, &mut seen).unwrap() };
         assert!(seen.iter().all(|&byte| byte == GUARD));
         is_well_again(place);
@@ -169,7 +172,10 @@ fn ranks_that_do_not_agree_are_named_with_what_they_have_signed() {
                 let mut call = place.call(&case, rank);
                 call.words = words(rank);
                 call.count = if rank == ODD { odd_count } else { case.count };
-                // SAFETY: the buffers are long enough; that ranks do not agree is what is tested.
+                // SAFETY: `place` keeps the rank's buffers until its stream was waited for. They
+                // have `ROOM`, enough for the case, which `run` has checked, and for fewer
+                // elements. Only this stream uses them. A kernel that finds other words at a peer
+                // ends before it copies.
                 unsafe { own.member.enqueue(&call, &own.stream).unwrap() };
             }
             for (rank, own) in place.ranks.iter().enumerate() {
@@ -202,8 +208,9 @@ fn a_member_can_be_dropped_while_its_kernel_waits() {
         place.prepare(&case);
         let call = place.call(&case, 0);
         let rank = place.ranks.remove(0);
-        // SAFETY: the buffers are long enough, and dropped after the kernel has ended; that all
-        // other ranks stay away is what is tested.
+        // SAFETY: `rank` keeps its buffers, which have `ROOM`, to the end of this block, and the
+        // drop of its member waits for the kernel. No other rank launches one, so nothing else uses
+        // the buffers.
         unsafe { rank.member.enqueue(&call, &rank.stream).unwrap() };
         drop(rank.member);
         assert!(spark_ccl_cuda::is_idle(&rank.stream).unwrap());
@@ -221,7 +228,9 @@ fn ranks_can_write_to_one_that_has_ended() {
         place.run(&case, None);
         drop(place.ranks.pop());
         for (rank, own) in place.ranks.iter().enumerate() {
-            // SAFETY: the buffers are long enough; that a rank has ended is what is tested.
+            // SAFETY: `place` keeps the rank's buffers until its stream was waited for. They have
+            // `ROOM`, enough for the case, which `run` has checked, and only this stream uses them.
+            // The rank that has ended keeps its scratch, as long as peers have it.
             unsafe {
                 own.member
                     .enqueue(&place.call(&case, rank), &own.stream)

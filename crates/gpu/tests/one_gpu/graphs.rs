@@ -15,7 +15,9 @@ pub(crate) fn captured(place: &Place, cases: &[Case]) -> Vec<CudaGraph> {
     captured_of(place, |rank| {
         let own = &place.ranks[rank];
         for case in cases {
-            // SAFETY: the buffers are long enough, and live longer than the graph.
+            // SAFETY: `place` keeps the rank's buffers, and outlives the graph. They have `ROOM`,
+            // which `prepare` checks for each case before a launch, and only this rank's stream
+            // uses them.
             unsafe {
                 let call = place.call(case, rank);
                 own.member.enqueue(&call, &own.stream).unwrap();
@@ -107,7 +109,9 @@ fn copies_around_calls_find_whole_buffers() {
             let enqueue = |rank: usize| {
                 let own = &place.ranks[rank];
                 let call = place.call(&case, rank);
-                // SAFETY: all buffers have `ROOM`, and live until the stream has been waited for.
+                // SAFETY: `place`, `sources` and `kept` keep these buffers until the stream was
+                // waited for. All have `ROOM`, enough for the case, as `prepare` has checked, and
+                // only this rank's stream uses them.
                 unsafe {
                     copy([&sources[rank], &own.input], &own.stream);
                     own.member.enqueue(&call, &own.stream).unwrap();
@@ -136,7 +140,8 @@ fn copies_around_calls_find_whole_buffers() {
 /// Copies a buffer of each rank to another, and waits.
 fn copy_each<'a>(place: &'a Place, buffers: impl Fn(&'a Rank, usize) -> [&'a DeviceBlock; 2]) {
     for (rank, own) in place.ranks.iter().enumerate() {
-        // SAFETY: all buffers have `ROOM`, and live until the stream has been waited for.
+        // SAFETY: the caller's blocks all have `ROOM`, and live until the rank's stream was waited
+        // for, which this function does last.
         unsafe { copy(buffers(own, rank), &own.stream) };
     }
     place.wait().unwrap();
@@ -148,7 +153,7 @@ fn copy_each<'a>(place: &'a Place, buffers: impl Fn(&'a Rank, usize) -> [&'a Dev
 /// Both must have `ROOM`, until the copy has run.
 unsafe fn copy([from, to]: [&DeviceBlock; 2], stream: &CudaStream) {
     let [from, to] = [from, to].map(DeviceBlock::address);
-    // SAFETY: both have `ROOM` until the copy has run, as this function requires. The stream is
-    // borrowed.
+    // SAFETY: the caller passes blocks of `ROOM` bytes, and keeps them until the copy has run. The
+    // stream is borrowed, so it has not been destroyed.
     unsafe { memcpy_dtod_async(to, from, ROOM, stream.cu_stream()).unwrap() };
 }

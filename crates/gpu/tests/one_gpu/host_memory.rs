@@ -18,7 +18,8 @@ pub(crate) fn file(bytes: usize) -> OwnedFd {
 /// A mapping of its own, which a GPU reaches.
 pub(crate) fn registered(context: &Arc<CudaContext>, file: &OwnedFd, bytes: usize) -> HostBlock {
     let mapping = Mapping::new(file, bytes);
-    // SAFETY: these bytes are mapped for reads and writes until `mapping` is dropped.
+    // SAFETY: `Mapping::new` has mapped `bytes` bytes for reads and writes, and only its drop
+    // unmaps them. The block gets the mapping, and drops it after the registration has ended.
     unsafe { HostBlock::register(context, mapping.start, bytes, mapping).unwrap() }
 }
 
@@ -28,15 +29,16 @@ struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, and only its drop uses the address.
+// SAFETY: the mapping belongs to the process, not to a thread, and only its drop uses the address.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives nothing.
+// SAFETY: a shared reference to a `Mapping` allows only to print the address and the length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     fn new(file: &OwnedFd, bytes: usize) -> Self {
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the kernel chooses the address, so nothing is replaced.
+        // SAFETY: the kernel chooses the address, so nothing is replaced. The descriptor is
+        // borrowed, so it is open.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, both, MapFlags::SHARED, file, 0) };
         let start = start.unwrap().cast();
         Self { start, bytes }
@@ -45,7 +47,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `new` has mapped them, and nothing uses them any more.
+        // SAFETY: `new` has mapped these bytes, and only this drop unmaps them. The block that had
+        // the address has ended its registration before it drops the mapping.
         let _ = unsafe { munmap(self.start.cast(), self.bytes) };
     }
 }

@@ -205,7 +205,9 @@ fn graphs_are_launched_again_and_between_other_messages() {
             captured_of(place, |rank| {
                 let (own, call) = (&place.ranks[rank], place.call(&sum(500), rank));
                 post.enqueue(place, rank);
-                // SAFETY: the buffers are long enough; what is in them does not matter.
+                // SAFETY: `place` keeps the rank's buffers, and outlives the graphs. They have
+                // `ROOM`, more than 12 MiB and the call's 500 elements behind that, and only this
+                // rank's stream uses them.
                 unsafe {
                     let elsewhere = spark_ccl_gpu::Call {
                         output: own.output.address() + (12 << 20),
@@ -309,7 +311,9 @@ fn messages_that_differ_are_named_with_what_both_ends_have_signed() {
             let mut ends = different.ends(&place, 1);
             ends[0].words[0] = 8;
             let own = &place.ranks[1];
-            // SAFETY: the buffer is long enough; that the ends differ is what is tested.
+            // SAFETY: `place` keeps the rank's buffers until its stream was waited for. They have
+            // `ROOM`, more than these ends' elements, and only this stream uses them. A kernel that
+            // finds another signature at its peer copies nothing.
             unsafe { own.member.pass(&ends, &own.stream).unwrap() };
             own.stream.synchronize().unwrap();
             let expected = Error::OtherMessage {
@@ -335,7 +339,8 @@ fn peers_that_are_no_ranks_are_refused() {
     for peer in [2, MAX_RANKS, usize::MAX] {
         ends[0].peer = peer;
         let own = &place.ranks[0];
-        // SAFETY: nothing is launched.
+        // SAFETY: `pass` refuses these ends by their peers before it launches anything, so no
+        // memory is used.
         let said = unsafe { own.member.pass(&ends, &own.stream) }.unwrap_err();
         assert_eq!(
             said,

@@ -105,7 +105,8 @@ fn run_rounds_in(place: &Place, rounds: u64) {
         .collect();
     for (rank, own) in place.ranks.iter().enumerate() {
         let input = input(rank);
-        // SAFETY: the input is longer, and no kernel runs.
+        // SAFETY: the rank's input has `ROOM`, which is more than `input`, and nothing was enqueued
+        // that uses it.
         unsafe { place.copies.write(own.input.address(), &input).unwrap() };
     }
     for round in 0..rounds {
@@ -126,7 +127,9 @@ fn run_round(place: &Place, outputs: &[DeviceBlock], seed: u64) {
                         std::thread::sleep(Duration::from_micros(late / 16 % 300));
                     }
                     let call = random_call(seed, number, own, outputs, ranks);
-                    // SAFETY: both buffers are long enough, and only this stream uses them.
+                    // SAFETY: input and output of a call lie in buffers of the rank, which live
+                    // until `place.wait`. Only this rank's stream uses them, and each call's output
+                    // is a part of its own.
                     unsafe { own.member.enqueue(&call, &own.stream).unwrap() };
                 }
             });
@@ -138,7 +141,8 @@ fn run_round(place: &Place, outputs: &[DeviceBlock], seed: u64) {
             let call = random_call(seed, number, own, &outputs[rank], ranks);
             let expected = expected(&call, seed, number, rank, ranks);
             let mut seen = vec![0_u8; expected.len()];
-            // SAFETY: the output is that long, and no kernel runs.
+            // SAFETY: `seen` is as long as the call's output, and takes any bytes. `place.wait` has
+            // waited for all streams, so no kernel writes there.
             unsafe { place.copies.read(call.output, &mut seen).unwrap() };
             assert!(seen == expected, "rank {rank}, call {number}: {call:?}");
         }

@@ -60,8 +60,9 @@ impl Place {
     pub(crate) fn with(ranks: usize, patience: Duration, wire: Wire) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the other threads of this program wait for the lock; the harness reads no
-        // variables through C.
+        // SAFETY: threads of this program that use CUDA, which reads the variable, wait for the
+        // lock before. No other thread reads variables through C; those that read them through
+        // Rust's library take its lock.
         unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
         if !has(Need::Gpu) {
             return None;
@@ -126,12 +127,15 @@ impl Place {
             let call = self.call(case, rank);
             if !case.in_place && call.output != 0 {
                 let around = call.output - MARGIN as u64;
-                // SAFETY: `ROOM` is larger, and no kernel runs.
+                // SAFETY: guards, and the output between them, lie in the rank's output, which has
+                // `ROOM`, as the assertion has checked. Calls before were waited for, so no kernel
+                // uses it.
                 unsafe { self.copies.write(around, &vec![GUARD; whole]).unwrap() };
             }
             if call.input != 0 {
                 let input = case.input(rank, size);
-                // SAFETY: `ROOM` is larger, and no kernel runs.
+                // SAFETY: the case's input lies in the rank's input, which has `ROOM`, as the
+                // assertion has checked. Calls before were waited for, so no kernel uses it.
                 unsafe { self.copies.write(call.input, &input).unwrap() };
             }
         }
@@ -142,7 +146,9 @@ impl Place {
         for (rank, own) in self.ranks.iter().enumerate() {
             let call = self.call(case, rank);
             let plan = plan.unwrap_or_else(|| own.member.plan(&call).unwrap());
-            // SAFETY: the buffers are long enough, and each rank enqueues the same in one stream.
+            // SAFETY: `self` keeps the rank's buffers, which have `ROOM`, enough for the case, as
+            // `prepare` has checked. Only this rank's stream uses them. All ranks enqueue the same
+            // calls by the same plans, each in one stream.
             unsafe { own.member.enqueue_as(plan, &call, &own.stream).unwrap() };
         }
     }
@@ -172,7 +178,8 @@ impl Place {
             let margin = if case.in_place { 0 } else { MARGIN };
             let mut seen = vec![0_u8; expected.len() + 2 * margin];
             let from = output - margin as u64;
-            // SAFETY: `ROOM` is larger, and no kernel runs.
+            // SAFETY: result and guards lie in the rank's output, which has `ROOM`, and `seen`
+            // takes any bytes. `wait` has waited for all streams, so no kernel writes there.
             unsafe { self.copies.read(from, &mut seen).unwrap() };
             let result = &seen[margin..margin + expected.len()];
             if result != expected {

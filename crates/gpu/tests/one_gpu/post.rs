@@ -81,7 +81,8 @@ impl Post {
             let own = &place.ranks[rank];
             let input = self.input(rank);
             let guards = vec![GUARD; self.length(&self.received, |letter| letter.to == rank)];
-            // SAFETY: `ROOM` is larger, and no kernel runs.
+            // SAFETY: what is sent lies in the rank's input, and what is received in its output,
+            // which both have `ROOM`. Messages before were waited for, so no kernel uses them.
             unsafe {
                 place.copies.write(own.input.address(), &input).unwrap();
                 place.copies.write(own.output.address(), &guards).unwrap();
@@ -92,7 +93,8 @@ impl Post {
     /// Enqueues the ends of a rank together.
     pub(crate) fn enqueue(&self, place: &Place, rank: usize) {
         let (own, ends) = (&place.ranks[rank], self.ends(place, rank));
-        // SAFETY: the buffers are long enough, and only this stream uses them.
+        // SAFETY: `ends` lie in the rank's input and output, which have `ROOM`, and which `place`
+        // keeps until the rank's stream was waited for. Only this stream uses them.
         unsafe { own.member.pass(&ends, &own.stream).unwrap() };
     }
 
@@ -112,7 +114,8 @@ impl Post {
         for rank in ranks {
             let mut seen = vec![0; self.length(&self.received, |letter| letter.to == rank)];
             let output = place.ranks[rank].output.address();
-            // SAFETY: `ROOM` is larger, and no kernel runs.
+            // SAFETY: what was received lies in the rank's output, which has `ROOM`, and `seen`
+            // takes any bytes. The streams were waited for, so no kernel writes there.
             unsafe { place.copies.read(output, &mut seen).unwrap() };
             let mut expected = around(&seen);
             for (number, letter) in self.letters.iter().enumerate() {

@@ -106,8 +106,8 @@ pub(crate) fn scaled(dtype: DType, factor: u64, input: &[u8]) -> Vec<u8> {
         streaming: Streaming::Nothing,
         divides: false,
     };
-    // SAFETY: the source and the destination, which is another buffer, both have this many
-    // elements. The job is done when the call returns.
+    // SAFETY: the source and the destination are two buffers, which this function keeps and nothing
+    // else uses. Each has as many elements as the job says. The job is done when the call returns.
     let started = unsafe { Cpu::new().start(&job) };
     assert_eq!(started, Started::Done);
     output

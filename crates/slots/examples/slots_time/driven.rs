@@ -63,9 +63,9 @@ impl Driven {
             return checked("cuMemcpyDtoDAsync", device, status);
         }
         let from = std::ptr::with_exposed_provenance::<u8>(part.from as usize);
-        // SAFETY: the head is in the outbox, and `to` in the peer's inbox; both live until the
-        // stream was waited for. Nothing writes the head before the slot has completed, and nothing
-        // uses its place in the inbox before its flag.
+        // SAFETY: the head has `bytes` bytes in the outbox, and as many from `to` on are in the
+        // peer's inbox; both live until the stream was waited for. Nothing writes the head before
+        // the slot has completed, and nothing uses its place in the inbox before its flag.
         let status = unsafe {
             let head = std::slice::from_raw_parts(from, bytes);
             result::memcpy_htod_async(to, head, stream)

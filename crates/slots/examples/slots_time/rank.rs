@@ -53,14 +53,16 @@ pub(crate) struct Plan {
 #[derive(Clone)]
 struct Shared(Arc<SharedMemory>, usize);
 
-// SAFETY: the memory begins at a page, is new, and never moves; both processes use it as slots, but
-// for pages that are no box's.
+// SAFETY: the memory begins at a page, so at a multiple of 128 bytes; it is new, so all 0; and its
+// mapping never moves. Kernels and proxies of both processes use the boxes as slots; the pages
+// behind these are no box's.
 unsafe impl Memory for Shared {
     fn words(&self) -> &[AtomicU64] {
         #[expect(clippy::cast_ptr_alignment, reason = "memory begins at a page")]
         let (start, words) = (self.0.as_ptr().cast::<AtomicU64>(), self.0.len() / 8);
-        // SAFETY: the memory is mapped as long as it lives, whole words from a page on, and all
-        // processes use it by atomic accesses, or as slots, whose counters say who uses them.
+        // SAFETY: the mapping begins at a page, holds these `words` words, and lives as long as
+        // `self.0`. Both processes use words by atomic accesses, or as slots, each of which only
+        // one side writes at a time, as the counters say.
         let all = unsafe { std::slice::from_raw_parts(start, words) };
         &all[self.1 / 8..]
     }
@@ -123,7 +125,7 @@ fn filled(
 ) -> Result<DeviceBlock> {
     let input: Vec<_> = (0..bytes / 2).map(|at| input_of(rank, at)).collect();
     let block = DeviceBlock::new(context, bytes)?;
-    // SAFETY: the block is as long, and nothing else uses it.
+    // SAFETY: `input` and the block both have `bytes` bytes, and no one else has the block yet.
     unsafe { own.write(block.address(), &input)? };
     Ok(block)
 }
@@ -140,7 +142,8 @@ impl Rank {
         let context = spark_ccl_cuda::context(rank % spark_ccl_cuda::count()?)?;
         let shared = Shared(Arc::new(memory), 0);
         let (start, bytes) = (shared.0.as_ptr(), shared.0.len());
-        // SAFETY: the memory has this many bytes as long as the block owns it.
+        // SAFETY: the mapping has these `bytes` bytes, for reads and writes, as long as `shared.0`
+        // has an owner, and the block keeps one.
         let block = unsafe { HostBlock::register(&context, start, bytes, Arc::clone(&shared.0))? };
         let at = |of: usize, which: usize| (2 * of + which) * *BOX;
         let host = block.address();
@@ -154,7 +157,8 @@ impl Rank {
         let own_boxes = [0, 1].map(|which| host + at(rank, which) as u64);
         let on_device = slots.as_ref().map(|block| slots_in(block.address(), shape));
         let boxes = [(); 2].map(|()| Boxes::new(shape, own_boxes, on_device));
-        // SAFETY: the block has room, and nothing else uses it.
+        // SAFETY: `state` has 256 bytes and more, and `boxes` fit behind its first 64. No one else
+        // has it yet.
         unsafe { own.write(state.address() + 64, &boxes)? };
         let page = host + (4 * *BOX + (1 + rank) * PAGE) as u64;
         let member = member(rank, shape, state.address(), page);
@@ -200,8 +204,9 @@ impl Rank {
             (call.member.rank, call.member.ranks) = (0, 1);
             call.route = Route::new(Operation::AllReduce, Form::Shared, 0, 0, 1);
             let mut parameters = [(&raw mut call).cast()];
-            // SAFETY: a rank alone touches its input and output, which have 16 bytes, and its
-            // state, all of which `self` keeps until the stream has been waited for.
+            // SAFETY: the kernel's parameter is `call`, which has its layout. It touches the rank's
+            // input and output, which have 16 bytes, and its state. No other kernel uses these, and
+            // `self` keeps them until the stream was waited for.
             unsafe { kernel.launch(&self.stream, [1, 32], &mut parameters)? };
         }
         self.stream.synchronize()?;
@@ -286,7 +291,9 @@ impl Rank {
     pub(crate) fn time(&mut self, bytes: usize, plan: Plan) -> Result<[f64; 2]> {
         let calls = if bytes >= 8 << 20 { 5 } else { 50 };
         let nothing = vec![0xffff_u16; bytes / 2];
-        // SAFETY: the block is as long, and no kernel runs.
+        // SAFETY: `nothing` and the output's first part both have `bytes` bytes, and no kernel uses
+        // the output: `captured`, which enqueues the next ones, comes later, and earlier ones were
+        // waited for.
         unsafe { self.own.write(self.output.address(), &nothing)? };
         let graph = self.captured(bytes, plan, calls)?;
         let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
@@ -356,8 +363,9 @@ impl Rank {
         let words = plan.piece.min(bytes).div_ceil(16) as u32;
         let threads = words.next_multiple_of(32).clamp(32, of.most_threads());
         let mut parameters = [(&raw mut call).cast()];
-        // SAFETY: the kernel's parameter has this layout. All memory that it names lives as long as
-        // this, which waits for all kernels.
+        // SAFETY: the kernel's one parameter is `call`, which has its layout and which the driver
+        // copies. The memory that it names belongs to `self`, which waits for all kernels before it
+        // is dropped.
         unsafe { kernel.launch(&self.stream, [plan.ctas, threads], &mut parameters)? };
         Ok(())
     }
@@ -367,7 +375,8 @@ impl Rank {
         let failure = self.words_at(4 * *BOX + (1 + self.number) * PAGE + 1024);
         let failed = failure[0].load(Ordering::Acquire);
         let mut seen = vec![0_u16; bytes / 2];
-        // SAFETY: the block is as long, and no kernel runs.
+        // SAFETY: `seen` and the output's first part both have `bytes` bytes, of which any value is
+        // a number. The calls were waited for, so no kernel writes the output.
         unsafe { self.own.read(self.output.address(), &mut seen)? };
         let expected = |at: usize| bf16((at * 7) % 64 + (at * 7 + 3) % 64);
         let wrong = seen

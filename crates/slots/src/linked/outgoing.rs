@@ -136,8 +136,8 @@ impl Outgoing {
     /// The slot was published, and is not written before it has completed.
     pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
         if self.way == Way::Puts {
-            // SAFETY: the slot was published, and is not written before it has completed: this
-            // function requires that.
+            // SAFETY: the caller has published the slot, and lets nothing write it before `done`
+            // has returned it, which is after the put has ended.
             return unsafe { self.put(slot, payload, consumed) };
         }
         let may_go = self.going.is_none() && self.way == Way::Messages;
@@ -170,9 +170,9 @@ impl Outgoing {
         // The proxy has acquired the kernel's counter before this; here the order holds for the
         // device, too, which reads what the kernel has written.
         device_fence();
-        // SAFETY: the parts are the slot's, which is not written before it has completed, as this
-        // function requires: that is after the put has ended. Without that, the slot's memory is
-        // kept until it was deregistered (contract of `Registry::register`).
+        // SAFETY: the parts are the slot's, which the caller lets nothing write before it has
+        // completed, so not before the put has ended. Whoever registered the outbox keeps its
+        // memory mapped until it is deregistered, also if the put never ends.
         match unsafe { self.tx.put(&self.parts) } {
             Ok(None) => false,
             Ok(Some(number)) => {

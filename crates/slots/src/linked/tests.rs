@@ -43,7 +43,8 @@ fn carrier_of(
     outbox: PostBox,
     inbox: PostBox,
 ) -> Result<Linked, Error> {
-    // SAFETY: each test gives its boxes to one carrier.
+    // SAFETY: each test makes boxes for one carrier only, so no other carrier writes this inbox or
+    // completes slots of this outbox.
     unsafe { Linked::new(halves, part, outbox, inbox) }
 }
 
@@ -188,8 +189,9 @@ fn a_slot_has_come_when_all_of_its_messages_have() {
 fn a_slot_for_which_there_is_no_room_is_an_error() {
     let [mut from, mut to] = over_memory(shape(), &Arc::default());
     let mut post = |number| {
-        // SAFETY: nothing writes the slot. Its place at the peer may be in use: the test is that
-        // the peer's end, which only receives messages, refuses it.
+        // SAFETY: no thread writes the outbox. Its place at the peer may be in use, but a link of
+        // messages writes there only after the peer's end has checked the message, and the test is
+        // that it refuses the third.
         while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0, 0).unwrap() } {}
         to.carrier.completed().map(drop)
     };
@@ -203,7 +205,8 @@ fn what_a_peer_has_sent_before_it_left_arrives() {
     for make in [over_memory, over_sockets, devices::over_devices] {
         let [mut from, to] = make(shape(), &Arc::default());
         for (lane, number) in [(0, 1), (1, 1), (0, 2), (1, 2)] {
-            // SAFETY: nothing writes the slot, and each place at the peer is used once.
+            // SAFETY: no thread writes the outbox. Each lane has 2 places for its 2 slots, so no
+            // two share one at the peer.
             while !unsafe { from.carrier.post(Slot { lane, number }, 0, 0).unwrap() } {}
         }
         drop(from);
@@ -286,7 +289,8 @@ fn slots_of_many_long_messages_arrive_whole() {
         let slot = Slot { lane: 0, number };
         let payload = shape.payload() - 8 * number as usize;
         fill(&from.outbox, slot, payload);
-        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        // SAFETY: `fill` writes each slot of the outbox once, before its post. The lane has 2
+        // places for its 2 slots, so no two share one at the peer.
         while !unsafe { from.carrier.post(slot, payload, 0).unwrap() } {
             from.carrier.completed().unwrap();
             to.carrier.completed().unwrap();
@@ -341,7 +345,8 @@ fn the_last_call_of_the_peer_is_known() {
     let slot = Slot { lane: 0, number: 1 };
     fill(&outbox, slot, 8);
     let call = outbox.record(slot).call;
-    // SAFETY: nothing writes the slot, and each place at the peer is used once.
+    // SAFETY: only `fill` writes the slot, before its post. It is the lane's first, so no other one
+    // was in its place at the peer.
     while !unsafe { from.post(slot, 8, 0).unwrap() } {}
     to.completed().unwrap();
     assert_eq!(to.heard().unwrap().record.call, call);

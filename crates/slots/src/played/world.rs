@@ -316,9 +316,10 @@ impl Cta {
                 continue;
             }
             let seed = self.seed ^ call as u64;
-            // SAFETY: the arguments have the kernel's layout, and name memory of the rank and
-            // buffers that live until all threads have ended. Nothing else uses the buffers; calls
-            // run one after the other.
+            // SAFETY: `play` reads one parameter of the kernel's layout, which `launch` owns. It
+            // names memory of the rank and buffers that live until all threads have ended. No
+            // thread besides those of this launch uses the buffers: the barrier holds all back
+            // until the launch before has ended.
             unsafe {
                 play(
                     launch.arguments(),

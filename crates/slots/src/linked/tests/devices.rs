@@ -29,9 +29,9 @@ struct OverDevices {
 
 impl Carrier for OverDevices {
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
-        // SAFETY: the slot was published, and is not written before it has completed; the peer has
-        // consumed the slot before it: this function requires that, and the carrier's own `post` no
-        // more.
+        // SAFETY: the caller has published the slot and does not write it before it has completed,
+        // and says that the peer has consumed the slot that was in its place. `linked` gets this
+        // slot.
         unsafe { self.linked.post(slot, payload, consumed) }
     }
     fn completed(&mut self) -> Result<Option<Slot>, Error> {
@@ -204,7 +204,8 @@ fn slots_arrive_without_the_receivers_processor() {
     for number in 1..=2 {
         let slot = Slot { lane: 1, number };
         fill(&from.outbox, slot, 256);
-        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        // SAFETY: the thread writes the outbox only before a post. The lane has 2 places for its 2
+        // slots, so no two share one at the peer.
         assert!(unsafe { from.carrier.post(slot, 256, 0).unwrap() });
         while !take(&to.inbox, slot) {
             assert!(Instant::now() < until, "{slot:?} does not come");
@@ -290,7 +291,8 @@ fn where_an_outbox_is_not_registered_slots_are_sent_both_ways() {
     let slot = Slot { lane: 0, number: 1 };
     for (from, to) in [(0, 1), (1, 0)] {
         fill(&ends[from].2[0], slot, 128);
-        // SAFETY: nothing writes the slot, and each place at the peer is used once.
+        // SAFETY: only `fill` writes the slot, before its post. It is the first one, so no other
+        // one was in its place at the peer.
         while !unsafe { ends[from].0.post(slot, 128, 0).unwrap() } {
             assert!(Instant::now() < until, "no room");
             for end in &mut ends {
