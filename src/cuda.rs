@@ -212,8 +212,9 @@ pub unsafe fn borrow_stream(
     raw: cudarc::driver::sys::CUstream,
 ) -> Result<std::sync::Arc<cudarc::driver::CudaStream>, Error> {
     let _context = spark_ccl_cuda::keep_context();
-    // SAFETY: the handle means the legacy or the per-thread default stream, or a stream that lives
-    // until nothing has what is returned (this function's contract).
+    // SAFETY: the caller passes the legacy or the per-thread default stream, or keeps the stream
+    // until the value returned, all its clones and all of cudarc's buffers that were allocated with
+    // it are dropped.
     Ok(unsafe { spark_ccl_cuda::borrow_stream(context, raw) }?)
 }
 

@@ -142,11 +142,11 @@ impl Communicator {
         len: usize,
     ) -> Registered<T> {
         let base = start.as_ptr().cast();
-        // SAFETY: the mapping stays as it is until nothing has the segment any more: neither the
-        // value returned, nor an operation, nor an untyped call (this function's contract). Its
-        // drop ends the registration. Nobody else uses the memory (the same contract): only the
-        // engine lends it, from the regions of a `Registered`, and it gives the links up before an
-        // operation that fails gives its buffers back.
+        // SAFETY: the caller keeps the mapping as it is until nothing has the segment any more:
+        // neither the value returned, nor an operation, nor an untyped call. The segment's drop
+        // ends the registration. The caller lets nobody else use the memory, and only the engine
+        // lends it, from the regions of a `Registered`; it gives the links up before an operation
+        // that fails gives its buffers back.
         let registration = unsafe {
             self.inner.plug(
                 (base, len * size_of::<T>()),
@@ -286,10 +286,10 @@ impl Inner {
         reach: Reach,
         holder: Box<dyn Hold>,
     ) -> Segment {
-        // SAFETY: the segment ends the registration before it drops the holder, which keeps the
-        // memory where it is. Only the engine lends it, and where that fails, nothing counts that a
-        // device still moves. What peers may write is used only where they leave it alone (all of
-        // this is this function's contract).
+        // SAFETY: the segment ends the registration before it drops `holder`, and as long as that
+        // lives, the caller keeps the memory where it is. The caller lets only the engine use a
+        // region while an operation on it runs, and counts on nothing that is there after one has
+        // failed. Where peers may write, the caller uses only what they leave alone.
         let registration = unsafe { self.plug((start, bytes), dmabuf, reach) };
         Segment::new(start, registration, Holder::Own(holder))
     }
@@ -320,10 +320,10 @@ impl Inner {
                 bytes,
             },
         };
-        // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What
-        // is lent or borrowed is left alone, or the links are given up: only operations of the
-        // engine lend it and borrow to it. What peers may write is used only where they leave it
-        // alone. All of that is this function's contract.
+        // SAFETY: the caller keeps the memory where it is, and so mapped, while it is registered.
+        // The caller lets only operations of the engine lend it and borrow to it, which leave it
+        // alone meanwhile, or give the links up before they give it back. Where peers may write,
+        // the caller uses only what they leave alone.
         let registered = unsafe { registry.register(memory, reach) };
         registered
             .inspect_err(|error| {
@@ -371,14 +371,17 @@ struct Held<T: Element>(*mut [T]);
 
 impl<T: Element> Hold for Held<T> {}
 
-// SAFETY: it is the only owner of the memory, whose elements are `Send + Sync`, and only frees it.
+// SAFETY: it is the only owner of the memory, whose elements are `Send + Sync`, and only its drop
+// uses the pointer, on whichever thread that is.
 unsafe impl<T: Element> Send for Held<T> {}
-// SAFETY: a shared reference to it does nothing: only its drop uses the pointer.
+// SAFETY: a shared reference to it gives no access to the memory: only its drop uses the pointer.
 unsafe impl<T: Element> Sync for Held<T> {}
 
 impl<T: Element> Drop for Held<T> {
     fn drop(&mut self) {
-        // SAFETY: it comes from a box, and is freed only here.
+        // SAFETY: `register` took the pointer from a box by `Box::into_raw`, and `drop`, the only
+        // use of it, runs once. The segment ends the registration before it drops this, so no
+        // device uses the memory any more.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }

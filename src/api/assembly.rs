@@ -199,6 +199,6 @@ fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
 /// A number for each communicator of this process.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // A counter on its own: it publishes nothing.
+    // Relaxed: a counter on its own, which publishes nothing.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

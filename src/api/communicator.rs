@@ -64,7 +64,8 @@ pub(crate) struct Inner {
     /// Memory that the devices of RDMA links reach; none where there are no such links, or it is
     /// not wanted.
     pub(crate) registry: Option<Arc<Registry>>,
-    /// Numbers of the next split and allocation: counters on their own, which publish nothing.
+    /// Numbers of the next split and allocation. Relaxed: counters on their own, which publish
+    /// nothing.
     pub(crate) splits: AtomicU32,
     pub(crate) allocations: AtomicU32,
     /// Ends the progress thread. It orders no other memory, so all accesses are relaxed.

@@ -62,10 +62,11 @@ struct Memory {
     len: usize,
 }
 
-// SAFETY: addresses are numbers. Who runs the call answers for the memory, and for every thread
-// that uses it.
+// SAFETY: a call has addresses, a factor and a spec, and reads or writes nothing by itself. The
+// memory is used only by `run_untyped` and `start_untyped`, whose callers must leave it to the
+// threads that use it.
 unsafe impl Send for UntypedCall {}
-// SAFETY: nothing is read or written through the addresses of a call that is shared.
+// SAFETY: methods of a shared call read its own fields, never the memory at its addresses.
 unsafe impl Sync for UntypedCall {}
 
 impl UntypedCall {

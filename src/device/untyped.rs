@@ -65,12 +65,12 @@ impl Communicator {
     /// memory, and for calls that move no data. If a call is invalid, nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let _context = keep_context();
-        // SAFETY: each stream is a default one, or lives until this returns (this function's
-        // contract).
+        // SAFETY: the caller keeps each stream, unless it is a default one, until this returns, and
+        // `_asked` is dropped before that.
         let _asked = unsafe { one_call(calls.iter().map(|call| call.stream)) };
         let prepared = calls.iter().map(|call| {
-            // SAFETY: the stream is a default one, or lives until the prepared call is dropped, at
-            // the end of this function (its contract).
+            // SAFETY: the caller keeps each stream, unless it is a default one, until this returns,
+            // and `prepared` is dropped before that.
             unsafe { Prepared::new(call) }
         });
         let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
@@ -98,7 +98,7 @@ impl Communicator {
     pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
         let engine = self.device_engine("wait")?;
         let _context = keep_context();
-        // SAFETY: the stream is a default one, or lives until this function returns (its contract);
+        // SAFETY: the caller keeps the stream, unless it is a default one, until this returns, and
         // `borrowed` is dropped before that.
         let borrowed = unsafe { borrow(&**engine, stream) }?;
         engine.wait(borrowed.inner())
@@ -116,8 +116,8 @@ impl Communicator {
     pub unsafe fn record_raw(&self, event: CUevent, stream: CUstream) -> Result<(), Error> {
         let gpu = self.device_engine("record")?.gpu();
         let _context = keep_context();
-        // SAFETY: the event is one of this device, and neither it nor the stream is destroyed
-        // before this returns (this function's contract).
+        // SAFETY: the caller passes an event of this rank's device, which is the one of
+        // `gpu.context`, and destroys neither it nor the stream before this returns.
         let recorded = unsafe { record(&gpu.context, event, stream) };
         Ok(recorded.map_err(|error| error.of_rank(gpu.rank))?)
     }
@@ -177,8 +177,8 @@ impl<'a> Prepared<'a> {
         if let Some(at) = task.factor_at {
             check_factor(&**engine, call, at)?;
         }
-        // SAFETY: the stream is a default one, or lives until the prepared call is dropped (this
-        // function's contract).
+        // SAFETY: the caller keeps the stream, unless it is a default one, until the prepared call
+        // is dropped, which owns what is borrowed here.
         let stream = unsafe { borrow(&**engine, given.stream) }?;
         Ok(Self {
             engine,
@@ -207,8 +207,9 @@ impl<'a> Prepared<'a> {
 /// dropped.
 unsafe fn borrow(engine: &dyn Engine, raw: CUstream) -> Result<CallStream, Error> {
     let gpu = engine.gpu();
-    // SAFETY: the stream is a default one, or lives until what this returns is dropped (this
-    // function's contract).
+    // SAFETY: the caller keeps the stream, unless it is a default one, until the value returned is
+    // dropped. Clones of its stream are kept no longer: calls take them for as long as the prepared
+    // call lives.
     let stream = unsafe {
         CallStream::new(
             &gpu.context,

@@ -39,10 +39,10 @@ impl Compute for Gated {
             gate.reached.wait();
             gate.opened.wait();
         }
-        // SAFETY: the job has a source, and no destination overlaps another operand partly. All
-        // operands can be read, or written, for its whole length, and nothing else touches them
-        // until it is reported done (this function's contract), which is only after `self.cpu` is
-        // done with it.
+        // SAFETY: the caller passes a job that has a source, and none of whose destinations
+        // overlaps another operand partly. The caller keeps all operands readable, or writable, for
+        // its whole length, and lets nothing else touch them until `poll` reports the job done,
+        // which is only once `self.cpu` does so.
         unsafe { self.cpu.start(job) }
     }
 

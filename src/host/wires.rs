@@ -43,8 +43,8 @@ pub(crate) struct Wires {
     pub(super) targets: Vec<*mut u8>,
 }
 
-// SAFETY: the raw pointers in `operands` and `targets` are only meaningful within one call, and
-// `scratch_base` points into `scratch`, which moves along.
+// SAFETY: the raw pointers in `operands` and `targets` are only used within one call, which fills
+// them first, and `scratch_base` points to the heap memory of `scratch`, which moves along.
 unsafe impl Send for Wires {}
 
 /// Why an operation does not advance.
@@ -430,9 +430,10 @@ impl Wires {
     /// there for its whole length until this returns. Until then nothing else writes the sources,
     /// or touches the destinations.
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
-        // SAFETY: the job has a source, and no destination overlaps another operand partly. All
-        // operands can be read, or written, for its whole length, and nothing else touches them
-        // until this returns (this function's contract), by when the job is over.
+        // SAFETY: the caller passes a job that has a source, and none of whose destinations
+        // overlaps another operand partly. The caller keeps all operands readable, or writable, for
+        // its whole length, and lets nothing else touch them until this returns, by when the job is
+        // over: `finish` waits for it.
         if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
             self.finish(ticket);
         }

@@ -34,8 +34,9 @@ pub(crate) struct Home {
     pub(crate) offset: usize,
 }
 
-// SAFETY: a region is a plain description. The engine, which reads and writes through it, does so
-// under the contracts of `SendBuf` and `RecvBuf`, whose element types are `Send + Sync`.
+// SAFETY: a region only describes memory, whose elements are `Send + Sync`. The engine reads and
+// writes through it on any thread only while the call has the buffer whose `SendBuf` or `RecvBuf`
+// made the region, and these keep the memory at its address and others away.
 unsafe impl Send for Region {}
 
 impl Region {

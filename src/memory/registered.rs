@@ -56,11 +56,13 @@ pub(crate) struct Allocation {
 /// Memory that is only kept alive.
 pub(crate) trait Hold: Send + Sync + std::fmt::Debug {}
 
-// SAFETY: `own` points into memory that lives as long as the segment; accesses to it go through
-// `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
+// SAFETY: `own` points into memory that `holder` keeps as long as the segment lives. A thread reads
+// or writes there only by a borrow of a `Registered`, or as the engine, while a call has that value
+// or a borrow of it.
 unsafe impl Send for Segment {}
-// SAFETY: nothing in a segment changes after its construction. The memory behind `own` is accessed
-// only through `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
+// SAFETY: nothing in a segment changes after its construction. A thread reads or writes the memory
+// behind `own` only by a borrow of a `Registered`, or as the engine, while a call has that value or
+// a borrow of it.
 unsafe impl Sync for Segment {}
 
 impl Segment {

@@ -16,8 +16,8 @@ use super::{Halves, LinkId, LinkOwner};
 #[derive(Default)]
 pub(super) struct Inbox {
     events: Mutex<Vec<InboxEvent>>,
-    /// Release in [`Inbox::put`], Acquire in [`Inbox::take`]: a thread that sees it set finds the
-    /// event.
+    /// Release in [`Inbox::put`] pairs with Acquire in [`Inbox::take`]: a thread that sees it set
+    /// finds the event. Cleared relaxed, under the lock of the events, as it is set.
     is_filled: AtomicBool,
 }
 

@@ -55,8 +55,8 @@ pub unsafe fn slice<'a, T>(start: *const T, count: usize, name: &str) -> Result<
         )));
     }
     // SAFETY: `start` is neither null nor misaligned, and `count` elements fit into `isize::MAX`
-    // bytes: all was checked. So `count` initialised elements are there, which nobody writes while
-    // the slice is used (this function's contract).
+    // bytes: all was checked. So the caller has `count` initialised elements there, and lets nobody
+    // write or free them while the slice is used.
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
@@ -74,8 +74,8 @@ pub fn natural(value: c_int, name: &str) -> Result<usize, Failure> {
 /// `start` is null, or points to a string that ends in a null character, and that nobody writes or
 /// frees while it is used.
 pub unsafe fn text<'a>(start: *const c_char) -> Option<Cow<'a, str>> {
-    // SAFETY: `start` is not null, so it points to a string that ends in a null character, and that
-    // nobody writes or frees while it is used (this function's contract).
+    // SAFETY: `start` is not null, so the caller has a string there that ends in a null character,
+    // and lets nobody write or free it while the result is used.
     (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy())
 }
 

@@ -60,7 +60,9 @@ fn copy(held: &mut Held) -> Result<Vec<u64>, Failure> {
         Failure::new(Kind::System, text)
     })?;
     copy.resize(words, 0_u64);
-    // SAFETY: the copy has `bytes` bytes. Its owner only moves it, and drops it after the call.
+    // SAFETY: `copy` has `words` words, so at least `bytes` bytes, and nothing else has their
+    // address. Its owner only moves the `Vec`, which leaves them where they are, and drops it after
+    // the call.
     unsafe { held.send_from(copy.as_mut_ptr().cast()) };
     Ok(copy)
 }

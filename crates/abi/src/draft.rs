@@ -97,9 +97,9 @@ impl<'a> Draft<'a> {
             self.change(|call| call.reduction(op));
             return Ok(());
         }
-        // SAFETY: the operation multiplies, so `factor` is null or points to an element of `dtype`,
-        // which has `dtype.size()` bytes and is not written until this returns (this function's
-        // contract). Its bytes are copied before that.
+        // SAFETY: the operation multiplies, so the caller passes null, or an element of `dtype`,
+        // which has `dtype.size()` initialised bytes, and lets nobody write it until this returns.
+        // `own` is copied before that.
         let own = unsafe { slice(factor.cast::<u8>(), self.dtype.size(), "factor") }?;
         let mut factor = [0; 8];
         factor[..own.len()].copy_from_slice(own);

@@ -57,13 +57,15 @@ impl Enqueued {
                 stream: own.stream,
             })
             .collect();
-        // SAFETY: each stream is a default one, or lives longer than the borrowed calls; the
-        // buffers stay, and are in order, until the calls have run (contract of `new`).
+        // SAFETY: the caller of `new` keeps each stream, unless it is a default one, until its
+        // `Enqueued` is dropped, and these are borrowed here. That caller also keeps the buffers,
+        // and all other uses of them away, until the calls have run.
         let enqueued = unsafe { Communicator::enqueue_untyped(&device_calls) };
         enqueued.map_err(|error| explain(calls, error.into()))?;
         for own in calls.iter().filter(|own| !own.event.is_null()) {
-            // SAFETY: the event is one of the communicator's device, and lives longer than the
-            // borrowed call, as does the stream, unless it is a default one (contract of `new`).
+            // SAFETY: the caller of `new` passed an event of the communicator's device, and keeps
+            // it and the stream, unless that is a default one, until `own` is dropped, which is
+            // borrowed here.
             unsafe { own.comm.inner().record_raw(own.event, own.stream) }?;
         }
         Ok(())

@@ -311,15 +311,15 @@ pub fn must_be_closed(function: &str) -> Result<(), Failure> {
 /// Those of `run_untyped`.
 pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure> {
     if !is_open() {
-        // SAFETY: until `call` is done, which it is when this returns, what it sends is initialised
-        // memory that nobody writes, and what it receives can be written, and nobody else uses it
-        // (this function's contract).
+        // SAFETY: `call` is done when this returns. Until then, the caller keeps the memory that it
+        // sends initialised and unchanged, and the memory that it receives writable, and lets
+        // nobody else use that.
         let ran = unsafe { comm.inner().run_untyped(call) };
         return ran.map_err(|error| comm.explain(error.into()));
     }
-    // SAFETY: until `call` is done, also where that is at the end of the group, what it sends is
-    // initialised memory that nobody writes, and what it receives can be written, and nobody else
-    // uses it (this function's contract).
+    // SAFETY: until `call` is done, also where that is at the end of the group, the caller keeps
+    // the memory that it sends initialised and unchanged, and the memory that it receives writable,
+    // and lets nobody else use that.
     push(Ok(Call::Started(unsafe { Started::start(comm, call) }?)));
     Ok(())
 }
@@ -335,13 +335,15 @@ pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure
 /// Those of `run_untyped`.
 pub unsafe fn hold(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<(), Failure> {
     if !is_open() {
-        // SAFETY: until the call is done, what it sends is initialised memory that nobody writes,
-        // and what it receives can be written, and nobody else uses it (this function's contract).
+        // SAFETY: `call` is done when `run` returns, since no group is open. Until then, the caller
+        // keeps the memory that it sends initialised and unchanged, and the memory that it receives
+        // writable, and lets nobody else use that.
         return unsafe { run(comm, &call) };
     }
-    // SAFETY: until the call is done, also where that is at the end of the group, what it sends is
-    // initialised memory that nobody writes, and what it receives can be written, and nobody else
-    // uses it (this function's contract). A group that never ends does not start it.
+    // SAFETY: until `call` is done, also where that is at the end of the group, the caller keeps
+    // the memory that it sends initialised, and lets only messages of this group change it; the end
+    // of the group sends copies of what they change. The caller keeps the memory that it receives
+    // writable, and lets nobody else use that. A group that never ends does not start the call.
     push(Ok(Call::Held(unsafe { Held::new(comm, call) }?)));
     Ok(())
 }
@@ -362,9 +364,9 @@ pub unsafe fn enqueue(
     stream: CUstream,
     event: CUevent,
 ) -> Result<(), Failure> {
-    // SAFETY: the stream is a default one, or lives until the call is enqueued, as does the event,
-    // which is of the communicator's device, and the call has its buffers until it has run (this
-    // function's contract).
+    // SAFETY: the caller keeps the stream, unless it is a default one, and the event, which is of
+    // the communicator's device, until the call is enqueued, by when `call` is dropped. The caller
+    // keeps the buffers, and all other uses of them away, until the call has run.
     let mut call = Some(unsafe { Enqueued::new(comm, call, stream, event) });
     with_group(|group| {
         if let Some(group) = group {

@@ -60,8 +60,8 @@ impl Held {
     /// the call that it has started is done.
     pub(crate) unsafe fn send_from(&mut self, copy: *mut u8) {
         let (sent, size) = (self.call.sent(), self.call.dtype().size());
-        // SAFETY: the call sends initialised memory (contract of `new`), and `copy` has room for
-        // it, which nothing else uses (this function's contract).
+        // SAFETY: the caller of `new` keeps the message that the call sends initialised. The caller
+        // has room for it at `copy`, which nothing else uses, so the two do not overlap.
         unsafe { copy.copy_from_nonoverlapping(sent.cast(), sent.len()) };
         self.call = self.call.clone().send(copy, sent.len() / size);
     }
@@ -76,8 +76,9 @@ impl Held {
     /// # Errors
     /// Those of `start_untyped`.
     pub fn start(self) -> Result<Started, Failure> {
-        // SAFETY: the buffers are as `start_untyped` demands until the call is done (contract of
-        // `new`).
+        // SAFETY: the caller of `new` keeps the memory that the call sends initialised and
+        // unchanged, and the memory that it receives writable, until the call is done, and lets
+        // nobody else use that.
         unsafe { Started::start(self.comm, &self.call) }
     }
 }
@@ -92,8 +93,9 @@ impl Started {
     /// # Errors
     /// Those of `start_untyped`.
     pub unsafe fn start(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<Self, Failure> {
-        // SAFETY: until the call is done, what it sends is initialised memory that nobody writes,
-        // and what it receives can be written, and nobody else uses it (this function's contract).
+        // SAFETY: until the call is done, also if the returned value is dropped earlier, the caller
+        // keeps the memory that it sends initialised and unchanged, and the memory that it receives
+        // writable, and lets nobody else use that.
         let pending = unsafe { comm.inner().start_untyped(call) };
         let pending = pending.map_err(|error| comm.explain(error.into()))?;
         Ok(Self {

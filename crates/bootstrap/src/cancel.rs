@@ -17,6 +17,7 @@ pub struct Cancel(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
+    /// Relaxed: the lock of the actions decides who sees what; see [`Cancel::cancel`].
     is_cancelled: AtomicBool,
     actions: Mutex<Vec<Weak<Action>>>,
 }

@@ -42,6 +42,7 @@ impl History {
 
     pub(crate) fn record(&self, sequence: u64, signature: [u64; 2]) {
         let slot = self.slot(sequence);
+        // Relaxed: the fence below orders it before the signature.
         slot.stamp.store(stamp(sequence) | 1, Ordering::Relaxed);
         // Pairs with the Acquire fence in `get`: a reader that sees any of the new signature sees
         // the odd stamp, or a later one, when it looks at the stamp again.

@@ -88,8 +88,8 @@ impl Kernels {
     /// Launches each kernel of collectives once.
     ///
     /// # Safety
-    /// All memory that the arguments name must be there, and used as `layout.h` says, until the last
-    /// kernel has ended.
+    /// All memory that the arguments name must be there, and used as `layout.h` says, until the
+    /// last kernel has ended.
     pub(crate) unsafe fn launch_all(
         &self,
         mut arguments: Arguments,

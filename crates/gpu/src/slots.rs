@@ -326,9 +326,9 @@ impl Slots {
         let boxes = || self.parts.boxes.iter().flatten();
         let packets = boxes().map(|[_, inbox]| inbox.packets_wanted());
         let lanes = boxes().flat_map(|[outbox, inbox]| {
+            // Relaxed: no other read depends on it.
             let count =
                 |of: &PostBox, lane, counter| of.counter(lane, counter).load(Ordering::Relaxed);
-            // Relaxed: no other read depends on it.
             (0..self.shape.lanes()).map(move |lane| {
                 count(outbox, lane, Counter::Sent) + count(inbox, lane, Counter::Consumed)
             })

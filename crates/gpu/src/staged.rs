@@ -195,8 +195,8 @@ impl Stage {
     /// buffers.
     ///
     /// # Safety
-    /// - Both buffers must be as long as the call says. Until the operation has run, nothing but the
-    ///   host may write the input, or use the output.
+    /// - Both buffers must be as long as the call says. Until the operation has run, only the host
+    ///   may write the input, or use the output.
     /// - A rank's operations must run one after the other: in one stream, or in streams that wait
     ///   for each other. That includes launches of graphs. A graph must not be launched after the
     ///   stage was dropped.

@@ -154,6 +154,7 @@ fn place(of: &PostBox, slot: Slot) -> usize {
 
 /// Fills a slot, as a kernel does.
 pub(crate) fn fill(outbox: &PostBox, slot: Slot, length: usize) {
+    // Relaxed: `publish` releases them.
     let word = |at: usize, value| outbox.word_at(at).store(value, Ordering::Relaxed);
     let record = outbox.shape().slot(slot) + RECORD;
     word(record, slot.number);
@@ -170,6 +171,7 @@ pub(crate) fn take(inbox: &PostBox, slot: Slot) -> bool {
     if inbox.word_at(start + FLAG).load(Ordering::Acquire) != slot.number {
         return false;
     }
+    // Relaxed: the flag was acquired.
     let word = |at: usize| inbox.word_at(start + at).load(Ordering::Relaxed);
     let [call, length] = [RECORD, RECORD + 40].map(word);
     assert_eq!(call, slot.number);
@@ -182,6 +184,7 @@ pub(crate) fn take(inbox: &PostBox, slot: Slot) -> bool {
 
 fn publish(outbox: &PostBox, slot: Slot) {
     let published = outbox.counter(slot.lane, Counter::Published);
+    // Pairs with the proxy's acquire in `Sending::next`.
     published.store(slot.number, Ordering::Release);
 }
 
@@ -189,6 +192,7 @@ fn publish(outbox: &PostBox, slot: Slot) {
 /// for something.
 fn pass_until_done(mut proxy: Proxy<impl Carrier>, slots: u64, done: &AtomicUsize) {
     let mut is_done = false;
+    // Acquire, here and below, pairs with the other end's addition.
     while done.load(Ordering::Acquire) < 2 {
         let turned = proxy.turn();
         // Then the peer may be gone before this end looks again.
@@ -199,6 +203,7 @@ fn pass_until_done(mut proxy: Proxy<impl Carrier>, slots: u64, done: &AtomicUsiz
         let mut lanes = proxy.progress();
         if !is_done && lanes.all(|lane| lane.sent == slots && lane.consumed == slots) {
             is_done = true;
+            // Release pairs with the other end's loads.
             done.fetch_add(1, Ordering::AcqRel);
         }
         yield_now();
@@ -226,6 +231,7 @@ pub(crate) fn pass_many(
                 for number in 1..=SLOTS {
                     for lane in 0..LANES {
                         let sent = outbox.counter(lane, Counter::Sent);
+                        // Acquire pairs with the proxy's release in `Sending::complete`.
                         while number > sent.load(Ordering::Acquire) + depth as u64 {
                             yield_now();
                         }
@@ -243,6 +249,7 @@ pub(crate) fn pass_many(
                             yield_now();
                         }
                         let consumed = polled.counter(lane, Counter::Consumed);
+                        // Release pairs with the proxy's acquire in `Receiving::consumed`.
                         consumed.store(number, Ordering::Release);
                     }
                 }

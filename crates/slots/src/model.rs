@@ -18,11 +18,16 @@ const LOOKS: usize = 2;
 struct Lane {
     depth: usize,
     outbox: Vec<UnsafeCell<u64>>,
+    /// Release in `send` pairs with the acquire of `Sending::next`.
     published: AtomicU64,
+    /// Acquire in `send` pairs with the release of `Sending::complete`.
     sent: AtomicU64,
+    /// Release in `give_credits` pairs with the acquire of the sender's `credit`.
     credit: AtomicU64,
     inbox: Vec<UnsafeCell<u64>>,
+    /// Release in `carry` pairs with the acquire of `receive`.
     flags: Vec<AtomicU64>,
+    /// Release in `receive` pairs with the acquire of `Receiving::consumed`.
     consumed: AtomicU64,
 }
 

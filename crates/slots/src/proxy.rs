@@ -223,8 +223,8 @@ impl Lane {
         let consumed = Receiving::consumed(inbox.counter(lane, Counter::Consumed));
         let consumed = consumed.min(carrier.come(lane)?);
         // SAFETY: `next` returns only a slot that the kernel has published, and whose place at the
-        // peer is consumed. The kernel fills the slot again only once it has completed: whoever
-        // implements `Memory` for the boxes lets only code of this protocol reach them.
+        // peer is consumed. The kernel fills the slot again only once it has completed: an
+        // implementor of `Memory` lets only code of this protocol reach the boxes.
         let has_room = unsafe { carrier.post(slot, length as usize, consumed)? };
         if has_room {
             self.sending.posted();

@@ -49,7 +49,7 @@ impl Deref for Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // SAFETY: only this line takes the transport, and `drop` runs once.
+        // SAFETY: only this line takes the transport out of `self`, and `drop` runs once.
         let transport = unsafe { ManuallyDrop::take(&mut self.transport) };
         let copies = ManuallyDrop::new(std::mem::take(&mut self.copies));
         let (sender, done) = bounded(1);

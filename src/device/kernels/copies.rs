@@ -99,8 +99,10 @@ impl MessageCopy {
     /// until then, and as long as a graph that has captured the copy is launched, and nothing else
     /// uses it meanwhile.
     pub(super) unsafe fn enqueue(&self, stream: &CudaStream) -> Result<(), gpu::Error> {
-        // SAFETY: the message may be read, and nothing else uses its place in the memory for copies
-        // (this function's contract). That was allocated for the copies, apart from any message.
+        // SAFETY: the caller keeps the message readable until the copy has run, and its place in
+        // the memory for copies as long as a graph may launch the copy, and lets nothing else use
+        // that place. Both have `bytes` bytes, and do not overlap: the memory for copies was
+        // allocated apart from any message.
         unsafe { copy(stream, self.to, self.from, self.bytes as usize) }?;
         Ok(())
     }

@@ -92,7 +92,7 @@ fn register(
     memory: SharedMemory,
 ) -> Result<HostBlock, spark_ccl_cuda::Error> {
     let (start, bytes) = (memory.as_ptr(), memory.len());
-    // SAFETY: the memory has this many bytes, mapped for reads and writes until it is dropped; the
-    // block owns it.
+    // SAFETY: `memory` has `bytes` bytes from `start` on, mapped for reads and writes until it is
+    // dropped, and the block owns it.
     unsafe { HostBlock::register(context, start, bytes, memory) }
 }

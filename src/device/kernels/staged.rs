@@ -269,9 +269,9 @@ impl Staged {
     ) -> Result<(), gpu::Error> {
         let expected = self.proxy_handle.0.expect(is_capturing(stream)?);
         let bytes = (call.count * call.dtype.size()) as u64;
-        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has
-        // run; operations run one after the other, and no graph of them outlives the stage, which
-        // `self` owns (this function's contract).
+        // SAFETY: the caller passes buffers as long as the call says, leaves them to it until it
+        // has run, and lets this rank's operations run one after the other. The caller launches no
+        // graph of them after `self` was dropped, which owns the stage and the slots.
         unsafe {
             match self.slots_for(call.operation, bytes) {
                 _ if !self.stages(call) => self.stage.enqueue_on_buffers(call, stream)?,
@@ -326,10 +326,10 @@ impl Staged {
         let (through, others): (Vec<_>, Vec<_>) = messages.iter().copied().partition(is_by_slots);
         let (queue, is_captured) = (&self.proxy_handle.0, is_capturing(stream)?);
         let expected = queue.expect_messages([through.len(), others.len()], is_captured);
-        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all
-        // have passed; operations run one after the other, and at the same time as those of ranks
-        // on the same GPU; no graph of them outlives the stage and the slots, which `self` owns
-        // (this function's contract).
+        // SAFETY: the caller passes buffers as long as the messages say, leaves them to these until
+        // all have passed, and lets this rank's operations run one after the other, and at the same
+        // time as those of ranks on the same GPU. The caller launches no graph of them after `self`
+        // was dropped, which owns the stage and the slots.
         unsafe {
             if let Some(slots) = slots.filter(|_| !through.is_empty()) {
                 slots.pass(&through, stream)?;

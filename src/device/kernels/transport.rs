@@ -117,12 +117,12 @@ impl KernelTransport {
     ) -> Result<(), Error> {
         let bytes = call.count.saturating_mul(call.dtype.size()) as u64;
         let kernel = measured.fastest(call.operation, bytes);
-        // SAFETY: the buffers are as long as the call says, and nothing else uses them until it has
-        // run; operations run one after the other, and no graph of them outlives `self` (this
-        // function's contract). A stage needs no more. A member joined with the scratch of its own
-        // communicator; ranks with these words make this call, and their kernels can run at the
-        // same time (the same contract). A plan follows from the call, the limits, which all ranks
-        // have alike, and what they have measured: it is the same on all ranks (the same contract).
+        // SAFETY: the caller passes buffers as long as the call says, leaves them to it until it
+        // has run, lets this rank's operations run one after the other, and launches no graph of
+        // them after `self` was dropped; a stage needs no more. The caller has joined a member with
+        // the scratch of its own communicator alone, has ranks with these words make the same call,
+        // and lets their kernels run at the same time. A plan follows from the call, the limits and
+        // what was measured, and all ranks have these alike, so it is the same on all.
         unsafe {
             match (self, kernel) {
                 (Self::Kernels(member), Some(kernel)) => {
@@ -151,11 +151,11 @@ impl KernelTransport {
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        // SAFETY: the buffers are as long as the messages say, and nothing else uses them until all
-        // have passed; operations run one after the other, and at the same time as those of ranks
-        // on the same GPU; no graph of them outlives `self` (this function's contract). A stage
-        // needs no more. A member joined with the scratch of its own communicator (the same
-        // contract).
+        // SAFETY: the caller passes buffers as long as the messages say, leaves them to these until
+        // all have passed, lets this rank's operations run one after the other, and at the same
+        // time as those of ranks on the same GPU, and launches no graph of them after `self` was
+        // dropped; a stage needs no more. The caller has joined a member with the scratch of its
+        // own communicator alone.
         unsafe {
             match self {
                 Self::Kernels(member) => member.pass(messages, stream),

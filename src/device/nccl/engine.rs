@@ -47,9 +47,9 @@ pub(crate) struct NcclEngine {
     /// The NCCL calls under way: the guard checks whether one does not come back.
     pub(super) inside: Inside,
     /// Whether an NCCL call has held up an abort for too long. Only a hint: it orders no other
-    /// memory.
+    /// memory, so all accesses are relaxed.
     pub(super) stuck: AtomicBool,
-    /// The kind of the last call, for which the ranks have met. Only a hint, too.
+    /// The kind of the last call, for which the ranks have met. Relaxed: only a hint.
     pub(super) last_key: AtomicU64,
 }
 

@@ -93,8 +93,9 @@ impl NcclEngine {
             nccl,
             rank: self.base.rank,
             size: self.base.size,
-            // SAFETY: `admit` has checked that the stream is of this device. The stream is borrowed
-            // until this returns, and the value that is made here is not used longer.
+            // SAFETY: `admit` has checked that the stream is of this device. It is borrowed until
+            // this returns, and `target`, which has the value that is made here, is dropped before
+            // that.
             stream: unsafe {
                 Stream::from_raw(stream.cu_stream().cast(), self.base.device() as i32)
             },

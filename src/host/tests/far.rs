@@ -41,8 +41,9 @@ impl Compute for Counting {
         if job.streaming == Streaming::Last {
             self.1.fetch_add(1, Relaxed);
         }
-        // SAFETY: the job has a source, its operands are valid, and nothing else uses them until it
-        // is done: this function requires that, and `self.0` gets the same job.
+        // SAFETY: the caller passes a job that has a source, and none of whose destinations
+        // overlaps another operand partly. The caller keeps its operands valid, and lets nothing
+        // else use them until the job is done, which is when `self.0` says so.
         unsafe { self.0.start(job) }
     }
 

@@ -16,7 +16,9 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
     // waits for another to register it, since a forked child might lack that one. Registering it
     // twice does no harm.
     if !IS_AWAITED.load(Ordering::Relaxed) {
-        // SAFETY: the function may be called at any time, and does not unwind.
+        // SAFETY: `wait_for_all` has the type that `atexit` takes. It uses only a static, whose
+        // lock threads hold no longer than to count, so it may be called at any time, and it does
+        // not unwind.
         unsafe { libc::atexit(wait_for_all) };
         // Pairs with nothing, like the load: the flag orders no other memory.
         IS_AWAITED.store(true, Ordering::Relaxed);

@@ -37,8 +37,9 @@ impl Order {
             Self::User | Self::Kept(_) => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
-                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
-                // enqueued and noted.
+                // SAFETY: `buffer` observes a buffer that the call has, or borrows, until it, or
+                // the group that it is in, has been enqueued and noted. So cudarc has not dropped
+                // the buffer, nor destroyed its events.
                 unsafe { buffer.hold_back(stream, writes) }
             }
             Self::Block(block) => block.hold_back(stream, writes),
@@ -56,8 +57,9 @@ impl Order {
             Self::User => Ok(()),
             Self::Cudarc(buffer) => {
                 let buffer = buffer.as_ref().map_err(Clone::clone)?;
-                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been
-                // enqueued and noted.
+                // SAFETY: `buffer` observes a buffer that the call has, or borrows, until it, or
+                // the group that it is in, has been enqueued and noted. So cudarc has not dropped
+                // the buffer, nor destroyed its events.
                 unsafe { buffer.was_used(stream) }
             }
             Self::Block(block) => {

@@ -38,7 +38,8 @@ impl Drop for Owner {
         // Also while the block and its GPU are dropped, if it was the last.
         let _context = keep_context();
         self.0.was_dropped();
-        // SAFETY: `drop` runs once, and nothing uses the block after it.
+        // SAFETY: `drop` runs once, and its last line is this one, so nothing uses the `Arc` after
+        // it.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }

@@ -80,6 +80,7 @@ pub(crate) struct Rank {
     shared: Shared,
     meetings: u64,
     proxies: Vec<JoinHandle<()>>,
+    /// Ends the proxies' threads. Orders no other memory: relaxed.
     is_over: Arc<AtomicBool>,
     /// The slots of the outbox and the inbox, if they are on the GPU.
     slots: Option<DeviceBlock>,
@@ -142,8 +143,7 @@ impl Rank {
         let context = spark_ccl_cuda::context(rank % spark_ccl_cuda::count()?)?;
         let shared = Shared(Arc::new(memory), 0);
         let (start, bytes) = (shared.0.as_ptr(), shared.0.len());
-        // SAFETY: the mapping has these `bytes` bytes, for reads and writes, as long as `shared.0`
-        // has an owner, and the block keeps one.
+        // SAFETY: these bytes stay mapped for writes as long as the block, which keeps `shared.0`.
         let block = unsafe { HostBlock::register(&context, start, bytes, Arc::clone(&shared.0))? };
         let at = |of: usize, which: usize| (2 * of + which) * *BOX;
         let host = block.address();
@@ -157,8 +157,7 @@ impl Rank {
         let own_boxes = [0, 1].map(|which| host + at(rank, which) as u64);
         let on_device = slots.as_ref().map(|block| slots_in(block.address(), shape));
         let boxes = [(); 2].map(|()| Boxes::new(shape, own_boxes, on_device));
-        // SAFETY: `state` has 256 bytes and more, and `boxes` fit behind its first 64. No one else
-        // has it yet.
+        // SAFETY: `boxes` fit into the state's 256 bytes, which nothing else uses yet.
         unsafe { own.write(state.address() + 64, &boxes)? };
         let page = host + (4 * *BOX + (1 + rank) * PAGE) as u64;
         let member = member(rank, shape, state.address(), page);
@@ -260,6 +259,7 @@ impl Rank {
         const FIRST: usize = 48;
         let own = self.slots.as_ref()?.address();
         let number = self.number;
+        // Relaxed, as the loads below: `meet` orders them.
         self.words_at(4 * *BOX)[FIRST + number].store(own, Ordering::Relaxed);
         self.meet();
         let all = self.words_at(4 * *BOX);
@@ -270,7 +270,9 @@ impl Rank {
     fn meet(&mut self) {
         self.meetings += 1;
         let met = &self.words_at(4 * *BOX)[0];
+        // Release pairs with the other process' load, so that what each wrote before is seen after.
         met.fetch_add(1, Ordering::AcqRel);
+        // Acquire pairs with the other process' addition.
         while met.load(Ordering::Acquire) < 2 * self.meetings {
             yield_now();
         }
@@ -279,6 +281,7 @@ impl Rank {
     /// The larger one of both processes' numbers.
     fn larger(&mut self, own: f64) -> f64 {
         let of = |rank: usize| 16 + 16 * rank;
+        // Relaxed, as the loads below: `meet` orders them.
         self.words_at(4 * *BOX)[of(self.number)].store(own.to_bits(), Ordering::Relaxed);
         self.meet();
         let both = [0, 1]
@@ -373,6 +376,7 @@ impl Rank {
     /// Compares all of the result.
     fn check(&self, bytes: usize, plan: Plan) -> Result<()> {
         let failure = self.words_at(4 * *BOX + (1 + self.number) * PAGE + 1024);
+        // Acquire pairs with the kernel's `release_long` in `failure.h`.
         let failed = failure[0].load(Ordering::Acquire);
         let mut seen = vec![0_u16; bytes / 2];
         // SAFETY: `seen` and the output's first part both have `bytes` bytes, of which any value is

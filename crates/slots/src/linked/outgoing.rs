@@ -171,8 +171,9 @@ impl Outgoing {
         // device, too, which reads what the kernel has written.
         device_fence();
         // SAFETY: the parts are the slot's, which the caller lets nothing write before it has
-        // completed, so not before the put has ended. Whoever registered the outbox keeps its
-        // memory mapped until it is deregistered, also if the put never ends.
+        // completed, so not before the put has ended. The outbox's memory stays mapped until its
+        // registration has ended, also if the put never ends: that is what `Registry::register`
+        // demands of its caller.
         match unsafe { self.tx.put(&self.parts) } {
             Ok(None) => false,
             Ok(Some(number)) => {

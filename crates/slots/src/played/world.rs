@@ -38,9 +38,13 @@ pub(super) struct Rank {
     _boxes: Vec<Boxes>,
     passed: Vec<Passed>,
     _state: Vec<u64>,
+    /// Calls that were made another way. Relaxed: set while no kernel runs.
     others: Arc<AtomicU64>,
+    /// What ends waits: an abort, and the patience. Orders no other memory: relaxed.
     control: Arc<[AtomicU64; 2]>,
+    /// Acquire of the first word pairs with the kernel's `release_long` in `failure.h`.
     failure: Arc<[AtomicU64; 8]>,
+    /// Acquire pairs with the kernel's `release_long`, or its fence before the word.
     journal: Vec<[AtomicU64; 4]>,
 }
 
@@ -83,6 +87,7 @@ impl Rank {
     pub(super) fn sent_packets(&self, number: u64) -> Vec<u64> {
         let outboxes = self.memory.iter().step_by(2);
         let halves = outboxes.flat_map(|outbox| outbox.halves(number));
+        // Relaxed: the threads that wrote them were joined.
         halves.map(|half| half.load(Ordering::Relaxed)).collect()
     }
 
@@ -91,6 +96,7 @@ impl Rank {
         let inboxes = self.memory.iter().skip(1).step_by(2);
         let lanes = inboxes.flat_map(|inbox| (0..ALL_LANES).map(move |lane| (inbox, lane)));
         let counters = [Counter::Wanted, Counter::Consumed];
+        // Acquire pairs with the kernel's fence in `Slots::tell`.
         lanes
             .map(|(inbox, lane)| {
                 counters.map(|counter| inbox.counter(lane, counter).load(Ordering::Acquire))
@@ -228,6 +234,7 @@ impl World {
             for proxies in &mut self.proxies {
                 let (is_over, faults) = (&is_over, &self.faults);
                 scope.spawn(move || {
+                    // Relaxed, as the store: it orders no other memory.
                     while !is_over.load(Ordering::Relaxed) {
                         proxies.retain_mut(|proxy| goes_on(proxy, faults, ranks));
                         yield_now();

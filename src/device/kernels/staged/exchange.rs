@@ -111,8 +111,8 @@ impl Exchange {
     /// No call is running or enqueued, and each rank has ended the same number of them.
     pub(super) unsafe fn count_anew(&mut self) -> Result<(), spark_ccl_gpu::Error> {
         self.peers.iter_mut().for_each(Peer::count_anew);
-        // SAFETY: no call is running or enqueued, and each rank has ended the same number of them,
-        // as this function requires.
+        // SAFETY: the caller says that no call is running or enqueued, so no kernel uses the count,
+        // and that each rank has ended the same number of calls, so all count alike.
         unsafe { self.slots.count_anew() }
     }
 

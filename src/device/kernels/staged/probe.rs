@@ -41,7 +41,9 @@ impl Probe {
             stream: counted_stream(context)?,
             copies: OwnStream::new(context)?,
         };
-        // SAFETY: the block has room for the pattern, and nothing else uses it yet.
+        // SAFETY: the block has `COUNT` numbers, as many as the pattern, and was made just now, so
+        // nothing else uses it. After an error the call is not made, and nothing ever uses the
+        // block.
         unsafe {
             probe
                 .copies
@@ -61,8 +63,9 @@ impl Probe {
         // A rank that gives up is not late for the others.
         let patience = PATIENCE.min(carrier.inner.world.settings.operation_timeout / 2);
         slots.set_patience(patience);
-        // SAFETY: both blocks are as long as the call says, and live until the stream was waited
-        // for, or for good. It is the only call.
+        // SAFETY: the input has `COUNT` elements, and the output as many for each rank, as the call
+        // says. Both live until the stream was waited for, or for good (`forget`). No other call of
+        // these slots was made, so operations run one after the other.
         unsafe { slots.enqueue(&self.call(), &self.stream) }.map_err(|error| error.to_string())?;
         let passed = self.pass(slots, exchange, (carrier, parent), patience);
         if passed.is_err() {
@@ -78,7 +81,8 @@ impl Probe {
         }
         passed?;
         self.compare(slots.ranks())?;
-        // SAFETY: the only call has run on this rank, and each rank has made it once.
+        // SAFETY: the stream was waited for, and this rank has made only this call, so none is
+        // running or enqueued. The probe is collective: each rank makes and ends this one call.
         unsafe { exchange.count_anew() }.map_err(|error| error.to_string())
     }
 
@@ -140,7 +144,8 @@ impl Probe {
 
     fn compare(&self, ranks: usize) -> Result<(), String> {
         let mut seen = vec![0_u32; ranks * COUNT];
-        // SAFETY: the call has run, and nothing else uses the block, which is as long.
+        // SAFETY: the stream was waited for, so the call has run, and nothing else uses the output.
+        // It has `COUNT` numbers for each rank, as `seen` has, and any bytes are a number.
         unsafe { self.copies.read(self.output.address(), &mut seen) }
             .map_err(|error| error.to_string())?;
         for (rank, block) in seen.chunks(COUNT).enumerate() {

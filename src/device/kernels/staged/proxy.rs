@@ -72,8 +72,10 @@ fn stop_at_exit() {
     // Relaxed: the flag orders no other memory, and registering twice does no harm.
     if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
         // Functions are called in the reverse order of their registration. `thread::spawn` has
-        // registered the one that waits for the thread, so `stop` is called before it. SAFETY: the
-        // function may be called at any time, and does not unwind.
+        // registered the one that waits for the thread, so `stop` is called before it.
+        //
+        // SAFETY: `stop` has the type that atexit takes. It only sets a flag of a static under a
+        // lock and wakes the thread: so it may be called at any time, and does not unwind.
         unsafe { libc::atexit(stop) };
     }
 }
