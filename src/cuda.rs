@@ -29,18 +29,18 @@
 //! stream's order too. Whatever does not touch a call's buffers goes on beside it: computing in
 //! another stream, also in the one that a buffer was made with.
 //!
-//! What the program itself enqueues with [`DeviceMemory`], such as its own kernels, is in order
-//! with calls by [`read_in`](DeviceMemory::read_in) and [`write_in`](DeviceMemory::write_in).
-//! Without these, it is in order only in the stream that the calls are in.
+//! Kernels and copies of the program's own with [`DeviceMemory`] are in order with calls by
+//! [`read_in`](DeviceMemory::read_in) and [`write_in`](DeviceMemory::write_in). Without these, it
+//! is in order only in the stream that the calls are in.
 //!
 //! cudarc has one event for all reads of a buffer, that of the last one. So a call that reads is
 //! noted as a write, and cudarc's next read of that buffer waits for it. [`DeviceMemory`] remembers
 //! each reader. `CudaView` is no buffer of calls, since it shows no event of writes: take
 //! [`DevicePart`].
 //!
-//! cudarc records an event for each buffer of each call, and waits for those of others, once a
-//! context has a second stream; a call does so for each buffer of cudarc's, some microseconds in
-//! all. This library leaves that switch as the program has set it in its context
+//! Once a context has a second stream, cudarc records an event for each buffer of each call, and
+//! waits for the events of others. A call does so for each buffer of cudarc's, which takes some
+//! microseconds in all. This library leaves that switch as the program has set it in its context
 //! (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond counts, use
 //! [`DeviceMemory`] or [`DeviceSlice`].
 //!
@@ -54,8 +54,8 @@
 //!
 //! A stream of another library is taken by its handle, a `CUstream` or `cudaStream_t`:
 //! [`borrow_stream`]. The legacy default stream is `CudaContext::default_stream`. The per-thread
-//! default stream is refused, since its handle means another stream in each thread, and NCCL may
-//! use others: take a new stream, and let the two wait for each other (`CudaStream::join`).
+//! default stream is refused: its handle means another stream in each thread, and NCCL may use
+//! other threads. Take a new stream, and let the two wait for each other (`CudaStream::join`).
 //! [`Communicator::enqueue_untyped`](crate::Communicator::enqueue_untyped) does so itself: it takes
 //! calls as other languages make them, by addresses, in streams by their handles.
 //!
@@ -83,15 +83,15 @@
 //! Our own kernels need no call before, and watch themselves in graphs, too. But launches and calls
 //! of one communicator must be ordered by the program: in one stream, or in streams that wait for
 //! each other. Wait for the last launch before the communicator is finalized or dropped, and launch
-//! none afterwards: such kernels would use memory that is freed.
+//! none afterwards: its kernels would use memory that is freed.
 //!
 //! # Waiting, and failures
 //!
-//! What is enqueued runs later, so most errors show when it is waited for.
+//! Calls in a stream run later, so most errors show when they are waited for.
 //! [`Communicator::wait`](crate::Communicator::wait) returns them. A synchronisation of cudarc's
-//! does not hang either: when a rank dies, aborts, or does not take part in time
+//! does not hang either. When a rank dies, aborts, or does not take part in time
 //! ([`operation_timeout`](crate::Builder::operation_timeout)), the communicators of the other ranks
-//! are aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards. The
+//! are aborted, which ends running calls. Ask [`check`](crate::Communicator::check) afterwards. The
 //! timeout of a call is the one in force when it was enqueued
 //! ([`Communicator::set_timeout`](crate::Communicator::set_timeout),
 //! [`Call::timeout`](crate::Call::timeout)); for a call in a graph, the one in force when it runs.
@@ -99,8 +99,8 @@
 //!
 //! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is
 //! still in a stream ends there, with results of no use.
-//! [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued itself
-//! behind that call counts for neither.
+//! [`finalize`](crate::Communicator::finalize) waits for it. Work that the program itself has
+//! enqueued behind that call counts for neither.
 //!
 //! CUDA's calls that free memory (`cudaFree`, `cudaFreeHost`, `cudaHostUnregister`) wait for all
 //! kernels of a GPU, and hold up all threads that use it meanwhile. The library makes none while a
@@ -110,17 +110,17 @@
 //! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards. Calls
 //! leave the thread's current context as it was.
 //!
-//! The first call of each operation, type, reduction, root and power of two of bytes is compared
-//! between the ranks, over the links, which host collectives use as well: so threads that share a
+//! The ranks compare the first call of each operation, type, reduction, root and power of two of
+//! bytes. They do so over the links, which host collectives use, too: threads that share a
 //! communicator must agree on the order of both. NCCL compares nothing itself: with counts that
 //! differ, it may succeed with wrong data. So ranks tell each other a digest of all their
 //! collectives when they wait ([`Communicator::wait`](crate::Communicator::wait), `run`,
 //! `finalize`), and once a second besides. A wait that succeeds has compared all calls that had
-//! been enqueued when it began, as far as the other ranks had made them; one that is behind
+//! been enqueued when it began, as far as the other ranks had made them. A rank that is behind
 //! compares its own when it makes them. Differences fail the communicator on all ranks, and the
 //! error names the first call that differs. Not compared are calls in graphs, and messages between
-//! two ranks. In a communicator of more than 8 ranks, a rank compares its calls with those of the
-//! ranks at distance 1, 2, 4, ...: it hears of others' differences, but its own wait may have
+//! two ranks. In a communicator of more than 8 ranks, a rank compares its calls with the ranks at
+//! distance 1, 2, 4, ... It hears of differences between others, but its own wait may have
 //! succeeded before. After a synchronisation of cudarc's, ask [`check`](crate::Communicator::check)
 //! some seconds later. Our own kernels compare each call, among themselves: a difference shows when
 //! the stream is waited for.
@@ -151,7 +151,7 @@ pub fn devices() -> Result<Vec<Device>, Error> {
 /// communicator.
 ///
 /// # Errors
-/// [`Error::Unsupported`] where there is no driver; [`Error::Cuda`] where there is no such device.
+/// [`Error::Unsupported`] without a driver; [`Error::Cuda`] without a device of this number.
 pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaContext>, Error> {
     let _context = spark_ccl_cuda::keep_context();
     Ok(spark_ccl_cuda::context(device)?)
@@ -200,9 +200,9 @@ pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> R
 /// ```
 ///
 /// # Safety
-/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
-/// what this returns, all clones of it, and all of cudarc's buffers that were allocated with it are
-/// dropped. Calls that were enqueued need it no longer.
+/// The handle is one of those two or `CU_STREAM_PER_THREAD`, or its stream lives until the value
+/// returned, its clones, and all of cudarc's buffers that were allocated with it are dropped. Calls
+/// that were enqueued need it no longer.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a stream of another context, and for the per-thread default stream, which

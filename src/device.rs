@@ -1,9 +1,9 @@
 //! Collectives of device memory.
 //!
 //! A communicator with a backend for GPUs has an [`Engine`](crate::engine::Engine) beside the one
-//! for host memory. All such engines share what is here: the order of their uses of memory in
-//! streams, groups. Each has a folder of its own; outside of it, only `choice.rs`, `cuda.rs`,
-//! errors and texts name it.
+//! for host memory. All engines of devices share this folder's files: the order of their uses of
+//! memory in streams, and groups. Each has a folder of its own; outside of it, only `choice.rs`,
+//! `cuda.rs`, errors and texts name it.
 
 mod admission;
 mod agreement;

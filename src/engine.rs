@@ -1,5 +1,5 @@
-//! The trait by which a communicator knows an engine for device memory. What engines enqueue runs
-//! later, in the order of streams. The engine of host memory is `host`, which needs no trait.
+//! The trait by which a communicator knows an engine for device memory. Tasks that engines enqueue
+//! run later, in the order of streams. The engine of host memory is `host`, which needs no trait.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -16,7 +16,7 @@ use crate::memory::device::gpu::Gpu;
 use crate::memory::device::memory::TypedBlock;
 use crate::task::Task;
 
-/// How memory is registered with a communicator.
+/// A registration of memory with a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Registration {

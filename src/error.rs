@@ -32,7 +32,7 @@ pub enum Error {
     Shrink {
         /// The function: `shrink` or `recover`.
         operation: &'static str,
-        /// What each of them means, and what to do.
+        /// The meaning of each, and the remedy.
         problem: String,
     },
     /// The other ranks go on without this one: it was stopped or cut off for too long, or the
@@ -63,7 +63,7 @@ pub enum Error {
     /// Memory could not be allocated, shared or withdrawn.
     #[error("{what}: {problem}")]
     Memory {
-        /// What it was for.
+        /// Its purpose.
         what: String,
         /// Why not.
         problem: String,
@@ -71,7 +71,7 @@ pub enum Error {
     /// This machine or build cannot do that.
     #[error("{what}: {reason}")]
     Unsupported {
-        /// What was asked for.
+        /// The request.
         what: String,
         /// Why not, and what to do.
         reason: String,
@@ -87,7 +87,7 @@ pub enum Error {
     /// The operating system refused something that the library needs.
     #[error("{what}: {problem}")]
     System {
-        /// What was tried.
+        /// The attempt.
         what: String,
         /// Its error.
         problem: String,

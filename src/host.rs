@@ -302,7 +302,8 @@ impl Core {
         self.has_news = true;
         let limit = self.limit_of(&request);
         self.first_caller.note();
-        // The link may take what nobody will read. What the peer has sent is received all the same.
+        // The link may take what nobody will read. Messages that the peer has sent are received all
+        // the same.
         if let (peer, Direction::Out) = pair
             && let Some(fault) = self.watch.latent_of(peer)
         {

@@ -186,7 +186,7 @@ impl Mesh {
         std::mem::take(&mut self.has_grown)
     }
 
-    /// Processes what other threads have put into the inbox.
+    /// Processes the events that other threads have put into the inbox.
     fn look(&mut self) {
         for event in self.inbox.take() {
             self.has_grown = true;

@@ -37,8 +37,8 @@ pub struct Explanation {
     pub next_best: Option<(Algorithm, f64)>,
     /// Whether devices read messages of 32 KiB and more from registered memory.
     pub lends: bool,
-    /// How many threads of this rank help to copy and reduce, and what bounds their number; `None`
-    /// for calls that are too short.
+    /// The number of threads of this rank that help to copy and reduce, and its bound; `None` for
+    /// calls that are too short.
     pub helpers: Option<String>,
 }
 
@@ -271,7 +271,7 @@ fn measured(tuning: &Tuning, layout: Layout) -> Measured<Algorithm> {
     tuning.of(layout).filter_map(steps).collect()
 }
 
-/// An entry's choices. `None` if one goes through no links, or is not for its collective.
+/// An entry's choices. `None` if one uses no links, or is for another collective.
 fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
     let operation = entry.collective;
     let steps = entry.steps.iter().map(|step| (step.up_to, step.algorithm));

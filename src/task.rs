@@ -125,7 +125,7 @@ impl Task {
             _ => {}
         }
         let is_root = self.signature.root == own;
-        // In place, what is read is what the rank has as its output in any case.
+        // In place, a rank reads its own output in any case.
         if !self.in_place && !operation.uses(Side::Input, is_root) {
             self.input = Region::empty();
         }

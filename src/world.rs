@@ -140,8 +140,8 @@ impl World {
         self.nics.get_or_init(|| open_nics(&self.settings))
     }
 
-    /// The network between ranks that share no memory, by what all of them have told of their
-    /// ports: alike everywhere.
+    /// The network between ranks that share no memory, alike everywhere: all of them have described
+    /// their ports.
     pub(crate) fn network(
         &self,
         members: &[u32],
@@ -264,8 +264,8 @@ fn no_monitor(error: &std::io::Error) -> Error {
     spark_ccl_bootstrap::Error::os("start the monitor thread", error).into()
 }
 
-/// The ranks that this one holds a control stream to: its neighbours in the world, and the ranks
-/// before and after it on its host, which the kernel tells when it dies.
+/// The ranks that this one holds a control stream to. They are its neighbours in the world, and the
+/// ranks before and after it on its host, which the kernel tells when it dies.
 fn control_neighbours(session: &Session) -> BTreeSet<u32> {
     let (rank, size) = (session.rank(), session.size());
     let here: Vec<u32> = (0..size).filter(|&other| session.local_to(other)).collect();

@@ -1,6 +1,6 @@
 //! Memory that links use in place: `comm.alloc`, called by all ranks together, and `comm.register`,
-//! for existing memory. How it is kept and taken back is in `registered.rs`. Knows communicators,
-//! since all ranks take part; knows no link.
+//! for existing memory. `registered.rs` keeps it and takes it back. Knows communicators, since all
+//! ranks take part; knows no link.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -96,8 +96,8 @@ impl Communicator {
     /// Registers existing memory with this rank's RDMA devices, if links use them. Each rank may do
     /// so independently: the others may use ordinary memory.
     ///
-    /// If no device can register it (the log has the reason), or links have no use for it (ranks of
-    /// one host only share [allocated](Self::alloc) memory), it works like ordinary memory.
+    /// It works like ordinary memory if no device can register it (the log has the reason), or if
+    /// links have no use for it: ranks of one host only share [allocated](Self::alloc) memory.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
@@ -128,12 +128,11 @@ impl Communicator {
     /// ordinary.
     ///
     /// # Safety
-    /// The mapping is readable and writable, `start` is aligned for `T` and as far from the begin
-    /// of a page as `offset`, nobody else uses that part of the dma-buf, and it stays as it is
+    /// The mapping is readable and writable. `start` is aligned for `T`, and as far from the begin
+    /// of a page as `offset`. Nobody else uses that part of the dma-buf. The mapping stays as it is
     /// until the value returned is dropped, no operation on it is in flight, and no
-    /// [`UntypedCall`](crate::UntypedCall) is left that was told of it
-    /// ([`within`](crate::UntypedCall::within)); for ever, if the value is forgotten, or the log
-    /// says that the memory is never freed.
+    /// [`UntypedCall`](crate::UntypedCall) names it ([`within`](crate::UntypedCall::within)). It
+    /// stays for ever if the value is forgotten, or the log says that the memory is never freed.
     pub unsafe fn register_dmabuf<T: Element>(
         &self,
         fd: BorrowedFd<'_>,
@@ -276,8 +275,8 @@ impl Inner {
     /// # Safety
     /// The memory stays where it is as long as `holder` lives. While an operation on a region of
     /// the segment runs, only the engine uses the memory of the region. After one that fails,
-    /// nothing counts that is in its region, or was sent from there. What peers may write is used
-    /// only where they leave it alone.
+    /// nothing counts that is in its region, or was sent from there. A part that peers may write is
+    /// used only while they leave it alone.
     #[cfg(feature = "cuda")]
     pub(crate) unsafe fn register_held(
         &self,
@@ -299,8 +298,8 @@ impl Inner {
     ///
     /// # Safety
     /// The memory stays where it is while it is registered. Only operations of the engine lend it
-    /// and borrow to it, and before those that fail give it back, links are given up. What peers
-    /// may write is used only where they leave it alone.
+    /// and borrow to it, and before those that fail give it back, links are given up. A part that
+    /// peers may write is used only while they leave it alone.
     unsafe fn plug(
         &self,
         (start, bytes): (*mut u8, usize),

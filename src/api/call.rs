@@ -89,9 +89,9 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     }
 
     /// Gives the call a name, which ranks compare and errors show. All ranks must give a collective
-    /// the same name. If ranks reduce tensors of one shape in different orders, for instance
-    /// parameters from a hash map, whose order differs between processes, they get an error instead
-    /// of averages of different tensors.
+    /// the same name. Ranks that reduce tensors of one shape in different orders get an error, not
+    /// averages of different tensors. That happens with parameters from a hash map, whose order
+    /// differs between processes.
     ///
     /// Messages between two ranks of device memory are not compared by name.
     ///

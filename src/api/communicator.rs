@@ -34,10 +34,10 @@ use crate::world::World;
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
 ///
 /// Dropping it leaves the communicator: the other ranks hear at once that this one begins nothing
-/// more. Operations in flight go on. The last of their handles, when it is dropped, waits until
-/// they are done or can no longer be: because the other ranks have failed, left, or made a call
-/// that needs more of this rank, or because the operation timeout has passed. A thread that panics
-/// does not wait, but [aborts](Self::abort) the communicator.
+/// more. Operations in flight go on. The drop of their last handle waits until they are done or can
+/// no longer be. They can no longer be once the other ranks have failed, left, or made a call that
+/// needs more of this rank, or once the operation timeout has passed. A thread that panics does not
+/// wait, but [aborts](Self::abort) the communicator.
 ///
 /// It belongs to the process that made it. A child that is forked later has a copy that does
 /// nothing: every call returns [`Error::Forked`], and the others do not notice when the child drops
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) context: u64,
     /// By rank of this communicator: the rank of the world.
     pub(crate) members: Vec<u32>,
-    /// Memory that the devices of RDMA links reach; none where there are no such links, or it is
+    /// Memory that the devices of RDMA links reach; none where there are no RDMA links, or it is
     /// not wanted.
     pub(crate) registry: Option<Arc<Registry>>,
     /// Numbers of the next split and allocation. Relaxed: counters on their own, which publish
@@ -326,9 +326,9 @@ impl Communicator {
         self.inner.membership.engine().drain()
     }
 
-    /// Whether the communicator still works; its error, if not. It does not if data of an earlier
-    /// operation lies unread, because the ranks called different ones; the check then takes up to
-    /// 1.5 s, until the other rank has said what it called.
+    /// Whether the communicator still works; its error, if not. It takes up to 1.5 s if data of an
+    /// earlier operation lies unread, because the ranks called different ones: the other rank first
+    /// says what it called.
     ///
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
@@ -455,7 +455,7 @@ impl Drop for Communicator {
         }
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);
-        // It begins nothing more. What is in flight goes on until its last handle is dropped.
+        // It begins nothing more. Operations in flight go on until their last handle is dropped.
         self.inner.membership.leave();
     }
 }

@@ -1,9 +1,9 @@
 //! Calls as other languages make them: element types and reductions are values, and buffers are
 //! addresses.
 //!
-//! This is one way into the untyped core; the typed calls are the other. It adds what types prove
-//! there: alignment, lengths that memory can have, no null pointers, and nothing that an operation
-//! does not have.
+//! One way into the untyped core; the typed calls are the other. It adds what types prove there:
+//! alignment, lengths that memory can have, no null pointers, and nothing that an operation does
+//! not have.
 
 mod prepare;
 
@@ -86,7 +86,7 @@ impl UntypedCall {
         }
     }
 
-    /// How elements are combined; with a factor, see [`pre_mul_sum`](Self::pre_mul_sum).
+    /// Combines elements by `op`; with a factor, see [`pre_mul_sum`](Self::pre_mul_sum).
     pub fn reduction(mut self, op: RedOp) -> Self {
         self.op = Some(op.into());
         self
@@ -250,13 +250,13 @@ impl Communicator {
     /// Runs a call to its end.
     ///
     /// # Safety
-    /// What it sends is memory of as many initialised elements, which nothing writes meanwhile;
-    /// what it receives may be written, and nothing else uses it meanwhile.
+    /// The memory that it sends has as many initialised elements, which nothing writes meanwhile.
+    /// The memory that it receives may be written, and nothing else uses it meanwhile.
     ///
     /// # Errors
-    /// Those of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers,
-    /// buffers that are not aligned, or lie in registered memory of another communicator, and for
-    /// buffers, reductions, roots and blocks that the operation does not have.
+    /// Those of [`Call::run`](crate::Call::run). Besides, [`Error::Invalid`] for null pointers, and
+    /// for buffers that are not aligned or lie in registered memory of another communicator. It is
+    /// returned, too, for buffers, reductions, roots and blocks that the operation does not have.
     pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
         let (spec, regions) = call.prepare(self)?;
         self.run(&spec, &mut spec.task(regions))
@@ -274,8 +274,8 @@ impl Communicator {
     /// Starts a call.
     ///
     /// # Safety
-    /// Until the call is done, what it sends is memory of as many initialised elements, which
-    /// nothing writes; what it receives may be written, and nothing else uses it.
+    /// Until the call is done, the memory that it sends has as many initialised elements, which
+    /// nothing writes. The memory that it receives may be written, and nothing else uses it.
     ///
     /// # Errors
     /// Those of [`run_untyped`](Self::run_untyped).

@@ -37,9 +37,9 @@ pub(super) struct ToldGpu {
     pub(super) most_ctas: u8,
 }
 
-/// The length of this description in bytes: the bus id (at most 16 bytes), the model (cut off
-/// where it is too long), the kernels' revision, the most CTAs, the number of multiprocessors and
-/// the generation. Zeros if the rank has no GPU.
+/// The length of this description in bytes. It has the bus id (at most 16 bytes), the model (cut
+/// off where it is too long), the kernels' revision, the most CTAs, the number of multiprocessors
+/// and the generation. Zeros if the rank has no GPU.
 const BYTES: usize = 100;
 const PLACE: usize = 28;
 const MODEL: usize = 64;

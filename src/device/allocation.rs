@@ -25,8 +25,8 @@ pub(super) fn new_block(engine: &impl WatchedEngine, bytes: usize) -> Result<Arc
     })
 }
 
-/// If memory runs out, waits for blocks that were dropped while in use, and a little for memory
-/// that was set aside: of the kind that is given with the words, or of any.
+/// If memory runs out, waits for blocks that were dropped while in use. It also waits a little for
+/// memory that was set aside: of the kind that is given with the words, or of any.
 pub(super) fn new_block_of(
     engine: &impl WatchedEngine,
     bytes: usize,

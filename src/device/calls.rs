@@ -9,15 +9,15 @@ use spark_ccl_cuda::{Error, RecordedEvent};
 
 use crate::world::logging::REMARK_AFTER;
 
-/// How many captures are remembered: as many as may be open at a time.
+/// The number of captures that are remembered: as many as may be open at a time.
 const CAPTURES: usize = 16;
-/// How many ends of calls are kept beside the last one's.
+/// The number of ends of calls that are kept beside the last one's.
 const WAYPOINTS: usize = 64;
 
 /// The calls that were enqueued with a communicator. They run one after the other, even if they are
 /// in different streams.
 pub(super) struct Calls {
-    /// How long each call may take that is enqueued from now on.
+    /// The time that each call may take that is enqueued from now on.
     pub(super) timeout: Duration,
     /// The longest time limit of the calls that were enqueued since the last moment without any
     /// under way.

@@ -1,5 +1,5 @@
-//! Makes the engine of the backend that is asked for. For `SPARK_CCL_BACKEND=auto` it chooses one:
-//! the same on all ranks, from what all have told about their GPUs.
+//! Makes the engine of the backend that is asked for. For `SPARK_CCL_BACKEND=auto` it chooses one,
+//! the same on all ranks, by the descriptions of all GPUs.
 
 use std::sync::Arc;
 use std::time::Instant;

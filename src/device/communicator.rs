@@ -74,9 +74,9 @@ impl Communicator {
     }
 
     /// The names of the kernels of our own that can do a call on device memory, and the placement
-    /// of the ranks, under which `spark-perf tune --backend engine` stores the fastest one. `None`
-    /// where NCCL chooses, where the host carries the data, on GPUs of several models, or without a
-    /// backend for device memory.
+    /// of the ranks. `spark-perf tune --backend engine` stores the fastest kernel under that
+    /// placement. `None` where NCCL chooses, where the host carries the data, on GPUs of several
+    /// models, or without a backend for device memory.
     ///
     /// ```no_run
     /// # use spark_ccl::{Backend, Communicator, Error};
@@ -120,12 +120,12 @@ impl Communicator {
     /// Where calls go by way of the host, and all ranks have `SPARK_CCL_GPU_PINNED=1`, it is pinned
     /// memory of the host, as [`device_path`](Self::device_path) then says. Collectives with all
     /// buffers in pinned memory are not staged, so either all ranks should pass pinned memory, or
-    /// none: where they differ, calls longer than 128 KiB fail, and the error names both. Freeing
+    /// none. Where they differ, calls longer than 128 KiB fail, and the error names both. Freeing
     /// pinned memory waits for all kernels of its GPU, and holds up all threads that use the GPU
-    /// meanwhile. So dropped memory is kept for later allocations. Where more than 128 MiB are
-    /// (half of `SPARK_CCL_GPU_SET_ASIDE`), or an allocation finds no memory, a thread of the
-    /// library frees it while no call is in flight on the GPU. If there is no memory, or more than
-    /// the limit is kept, an allocation waits for that, for up to 5 s, and then fails.
+    /// meanwhile. So dropped memory is kept for later allocations. A thread of the library frees it
+    /// while no call is in flight on the GPU, if it exceeds 128 MiB (half of
+    /// `SPARK_CCL_GPU_SET_ASIDE`), or an allocation finds no memory. If there is no memory, or more
+    /// than the limit is kept, an allocation waits for that, for up to 5 s, and then fails.
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a

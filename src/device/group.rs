@@ -26,11 +26,11 @@ pub struct Group<'env> {
 }
 
 impl Communicator {
-    /// Lets the calls of this communicator and of others that `body` puts into the group
-    /// ([`within`](Call::within)) start together: one thread can then drive several devices, and
-    /// sends and receives do not wait for each other. Nothing is enqueued before `body` returns.
-    /// With [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the
-    /// communicator's collectives of the group.
+    /// Starts the calls together that `body` puts into the group ([`within`](Call::within)), of
+    /// this communicator and of others. So one thread can drive several devices, and sends and
+    /// receives do not wait for each other. Nothing is enqueued before `body` returns. With
+    /// [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the communicator's
+    /// collectives of the group.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;

@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long a call may continue after a rank has left without its part in the call. The part may
 /// still be there: parts in graphs are not counted.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
-/// How long a call may take to be enqueued until its stream is taken for full.
+/// The time after which the stream of a call that is not enqueued counts as full.
 const FULL_AFTER: Duration = Duration::from_secs(1);
 
 /// Watches an engine as long as the engine exists; `look` checks whether something has gone wrong.
@@ -166,7 +166,7 @@ impl<B> DeviceRank<B> {
 }
 
 /// The state, or `None` while another thread holds it. The fault of a rank that has ended, if a
-/// thread holds the state for long: that thread enqueues a call in a full stream, whose calls may
+/// thread holds the state for long. That thread enqueues a call in a full stream, whose calls may
 /// wait for the ended rank.
 fn held<T, F>(state: &Mutex<T>, latent: Option<F>) -> Result<Option<MutexGuard<'_, T>>, F> {
     match latent {

@@ -24,8 +24,8 @@ pub(super) struct Notes {
 struct Calls {
     /// The number of the last collective, and of the last message with each rank in each direction.
     last: BTreeMap<Option<Peer>, u64>,
-    /// The records of calls that are not known to have run, in the order of the calls, and the ends
-    /// of these calls: at most [`DEPTH`], since no more are recorded.
+    /// The records of calls that may still run, in the order of the calls, and the ends of these
+    /// calls. At most [`DEPTH`], since no more are recorded.
     under_way: VecDeque<(u64, Arc<RecordedEvent>)>,
 }
 

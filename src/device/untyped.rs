@@ -52,17 +52,17 @@ impl Communicator {
     /// # Safety
     /// Each stream is the legacy or the per-thread default stream, or lives until this returns. The
     /// buffers stay allocated until the calls have run, and as long as a graph that has captured
-    /// them is launched; meanwhile nothing else writes what they read, and nothing else touches
-    /// what they write. With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with
-    /// calls of a communicator run one after the other, also with its other calls, and none runs
-    /// once that communicator is gone; and messages may be sent out of memory where others of these
-    /// calls are received by the same communicator: what was there before is sent.
+    /// them is launched. Meanwhile nothing else writes the memory that they read, and nothing else
+    /// touches the memory that they write. With [`Backend::Engine`](crate::Backend::Engine),
+    /// launches of graphs with calls of a communicator run one after the other, also with its other
+    /// calls, and none runs once that communicator is gone. Its messages may be sent out of memory
+    /// where others of these calls are received: the contents from before are sent.
     ///
     /// # Errors
-    /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); also
-    /// [`Error::Invalid`] for addresses that the driver does not know, for buffers longer than
-    /// their memory (which may be mappings of one device that follow each other), for registered
-    /// memory, and for calls that move no data. If a call is invalid, nothing is enqueued.
+    /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped). Also
+    /// [`Error::Invalid`] for registered memory, for calls that move no data, for addresses that
+    /// the driver does not know, and for buffers longer than their memory (which may be mappings of
+    /// one device that follow each other). If a call is invalid, nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let _context = keep_context();
         // SAFETY: the caller keeps each stream, unless it is a default one, until this returns, and

@@ -21,7 +21,7 @@ const LOOKS: u32 = 64;
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// How long a thread that enqueues no call may hold the state.
 const LOCKED: Duration = Duration::from_millis(50);
-/// How long the last call may take to end, once it was aborted or the communicator is dropped.
+/// The time that the last call may take to end, once it was aborted or the communicator is dropped.
 pub(super) const SUBSIDES: Duration = Duration::from_secs(2);
 
 /// Runs a task in the stream that its memory comes with, and waits for it.
@@ -199,8 +199,8 @@ impl<B> DeviceRank<B> {
         }
     }
 
-    /// Tells the others which calls have run, if some have not and never will: they may still make
-    /// those that have.
+    /// Tells the others which calls have run, if some never will: the others may still make the
+    /// calls that have run.
     pub(super) fn tell_what_has_run(&self) {
         if let Some(mut state) = self.state.try_lock_for(LOCKED) {
             // If CUDA does not answer, the calls count that were known to have run before.

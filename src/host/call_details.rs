@@ -38,7 +38,7 @@ impl CallDetails {
         bytemuck::cast_slice(&self.words[..self.len])
     }
 
-    /// Reads what a peer has said, up to the number of words that it may send.
+    /// Reads a peer's words, at most as many as it may send.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut details = Self::default();
         for chunk in bytes.chunks_exact(size_of::<u64>()).take(MOST) {

@@ -1,6 +1,6 @@
-//! Fast path for an exchange, that is a small `all_reduce`, `all_gather` or `all_to_all`: one
-//! message to every peer (the same for all, or a block for each), then one from every peer, which
-//! are reduced or concatenated.
+//! Fast path for an exchange, that is a small `all_reduce`, `all_gather` or `all_to_all`. It sends
+//! one message to every peer (the same for all, or a block for each). Then it reduces or
+//! concatenates one from every peer.
 //!
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do
 //! not.

@@ -94,7 +94,7 @@ impl Run<'_> {
         }
     }
 
-    /// Checks that the peers' memory was valid for as long as a step has read it: a peer whose
+    /// Checks that the peers' memory was valid for as long as a step has read it. A peer whose
     /// operation has failed has its memory back, and may have overwritten it. Must be called before
     /// the step counts as done, since later steps tell other ranks that all went well.
     ///

@@ -16,7 +16,8 @@ use super::{Core, Direction, HostEngine, PairQueue, watchdog};
 use crate::error::Error;
 use crate::mesh::POINT_TO_POINT_LANE;
 
-/// How often the wait for a message is checked: each check takes the lock of all communicators.
+/// The pause between two checks of the wait for a message: each check takes the lock of all
+/// communicators.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
 /// The wait for the next message from a rank.

@@ -52,7 +52,7 @@ impl Request {
         Self { task, program }
     }
 
-    /// The receipt of a message of which nothing is known yet.
+    /// The receipt of a message whose length and type are still unknown.
     pub(super) fn awaited(from: Rank, own: Rank) -> Self {
         let spec = Spec::new(Operation::Recv, DType::U8);
         let task = spec.task((Region::empty(), Region::empty()));

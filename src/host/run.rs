@@ -283,9 +283,9 @@ impl Run<'_> {
             ptr: incoming,
             scale,
         };
-        // Each list is written where it is read: a copy of an operand would have to wait for the
-        // smaller stores that have just written it, and so for those before them to the peer's
-        // memory.
+        // Each list is written where it is read. A copy of an operand would have to wait for the
+        // smaller stores that have just written it, and these for the stores before them to the
+        // peer's memory.
         let own = |span| self.operand(span, done);
         let streaming = match transfer.to {
             Some(peer) => {
@@ -354,8 +354,8 @@ impl Run<'_> {
         // stay lent until `finish`, which runs after the job. Peers' memory is mapped here for as
         // long as the task holds its segment. The program's signals order these accesses against
         // the peers' own, until an operation fails. Then a peer may write to what is read here: any
-        // bytes are valid elements, and `confirm` keeps them from becoming a result. What is
-        // written here does not reach the peer's memory any more (`RunningOp::give_up`).
+        // bytes are valid elements, and `confirm` keeps them from becoming a result. Writes here do
+        // not reach the peer's memory any more (`RunningOp::give_up`).
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
             Started::Pending(ticket) => {

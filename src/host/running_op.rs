@@ -104,8 +104,8 @@ impl RunningOp {
         })
     }
 
-    /// Gives up, once nothing in this process touches the operation's memory any more. What is lent
-    /// or registered has been withdrawn: peers may still read it, but discard what they read. Where
+    /// Gives up, once nothing in this process touches the operation's memory any more. Lent and
+    /// registered memory has been withdrawn: peers may still read it, but discard the bytes. Where
     /// they may write, they are cut off from it.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
         self.execution.drain(wires);

@@ -57,7 +57,7 @@ impl Run<'_> {
             && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
     }
 
-    /// How many elements to lend, from `done` on; `None` if a slot is needed or better.
+    /// The number of elements to lend, from `done` on; `None` if a slot is needed or better.
     fn lendable(
         &self,
         link_id: LinkId,
@@ -156,8 +156,8 @@ impl Run<'_> {
         let helpers = divides.then(|| Arc::clone(&self.wires.helpers));
         let rx = self.wires.rx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation holds
-        // and may write. What reads it comes after this step, which ends when all of it has been
-        // received, and the operation does not end before, unless the links have been withdrawn.
+        // and may write. A step that reads it comes after this one, which ends when all of it has
+        // been received. The operation does not end before, unless the links have been withdrawn.
         let borrowing = unsafe {
             let room = std::slice::from_raw_parts_mut(start, rest as usize * size);
             rx.borrow(room, self.tag, helpers.as_deref())

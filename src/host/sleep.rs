@@ -1,7 +1,7 @@
 //! How a waiter blocks in the kernel, and what wakes it up: its peers, a fault, or another thread.
 //!
 //! Of the threads that wait on one engine, one blocks on the links, and the others wait for that
-//! one. Another thread that moves or queues something meanwhile rings the engine's bell: it may
+//! one. Another thread that moves or queues something meanwhile rings the engine's bell. It may
 //! have ended an operation, or an operation may now wait for an event that the blocked thread does
 //! not watch.
 

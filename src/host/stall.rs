@@ -38,7 +38,7 @@ impl Stall {
         self.suspicious = None;
     }
 
-    /// How long the operation has waited, and whether that is too long.
+    /// The time that the operation has waited, and whether that is too long.
     pub(super) fn wait(&mut self, now: Instant, limit: Duration) -> (Duration, bool) {
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
         let last = self.checked.replace(now).unwrap_or(now);

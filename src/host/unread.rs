@@ -83,7 +83,8 @@ impl Core {
             .map_or(Ok(()), |unread| Err(Refusal::Unread(unread)))
     }
 
-    /// The fault that an unread message amounts to, if its sender does not say what it has called.
+    /// The fault that an unread message stands for, if its sender does not say which operation it
+    /// called.
     pub(super) fn unread_fault(&self, unread: Unread) -> Fault {
         let [rank_a, rank_b] = [self.wires.rank, unread.from].map(|rank| self.watch.member(rank));
         Fault::Mismatch {
@@ -97,7 +98,7 @@ impl Core {
 
     /// The remark on a message that this rank leaves unread.
     pub(crate) fn unread_text(&mut self) -> Option<String> {
-        // Ranks that leave say what they have called, so the others may know before this one looks.
+        // Ranks that leave name their last call, so the others may know before this one looks.
         if let Some(Error::Failed(fault)) = &self.broken {
             let is_known = matches!(**fault, Fault::Mismatch { .. });
             let known = is_known.then(|| fault.to_string());

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_control::Watch;
 
-/// How long a rank is waited for before it is asked whether it is there. Most agree before that.
+/// The time after which a rank that does not answer is asked whether it is there. Most agree before
+/// that.
 const ASK_AFTER: Duration = Duration::from_millis(100);
-/// How often it is asked.
+/// The pause between two questions.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 /// After a pause of this length, this process was stopped, and what the others did meanwhile is not
 /// known.

@@ -1,6 +1,6 @@
 //! Communicators that come from one another by leaving ranks out, and how their ranks agree on the
-//! next one. What the agreement is, and why it holds, is in `crates/control/src/agreement.rs`; here
-//! it meets the control plane and time.
+//! next one. `crates/control/src/agreement.rs` has the agreement, and why it holds; here it meets
+//! the control plane and time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) struct Lineage {
     agreement: Mutex<Option<Agreement>>,
 }
 
-/// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes back what
-/// it has proposed.
+/// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes its
+/// proposal back.
 pub(crate) struct Bid<'a> {
     lineage: &'a Lineage,
     session: &'a Session,
@@ -137,7 +137,8 @@ impl Bid<'_> {
             if Instant::now() >= deadline {
                 return Err(self.disagreement(&sight, since.elapsed()));
             }
-            // Others may wait for what this rank has in flight, here or in other communicators.
+            // Others may wait for operations that this rank has in flight, here or in other
+            // communicators.
             push_all();
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);

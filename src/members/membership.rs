@@ -71,11 +71,11 @@ impl Membership {
         &self.engine
     }
 
-    /// Tells the others that this rank takes part in nothing that it has not begun. What is in
-    /// flight goes on.
+    /// Tells the others that this rank takes part in nothing that it has not begun. Operations in
+    /// flight go on.
     ///
-    /// Does nothing in a forked child, nor while a panic drops handles of what is in flight:
-    /// another thread may wait for that, and if none does, the last handle aborts it.
+    /// Does nothing in a forked child, nor while a panic drops handles of operations in flight.
+    /// Another thread may wait for these; if none does, the last handle aborts them.
     pub(crate) fn leave(&self) {
         let left = self.engine.with(Core::leave);
         let Ok(leave) = left else { return };
@@ -145,7 +145,7 @@ impl Leaves for Membership {
             Err(Forked { .. }) => return,
         }
         // The others do not wait for calls from now on. It is no fault, for which the library would
-        // end what runs on GPUs. What carries calls of GPUs goes on with them.
+        // end what runs on GPUs. Carriers of GPUs' calls go on with them.
         if self.made_by == MadeBy::Program {
             // Not in a forked child, as above.
             let _here = self.engine.with(Core::close);

@@ -35,8 +35,8 @@ pub(crate) struct Home {
 }
 
 // SAFETY: a region only describes memory, whose elements are `Send + Sync`. The engine reads and
-// writes through it on any thread only while the call has the buffer whose `SendBuf` or `RecvBuf`
-// made the region, and these keep the memory at its address and others away.
+// writes through it on any thread, but only while the call has the buffer that made the region. The
+// implementation of `SendBuf` or `RecvBuf` keeps the memory at its address, and others away.
 unsafe impl Send for Region {}
 
 impl Region {
@@ -89,10 +89,10 @@ impl Region {
 /// Memory that a call may read.
 ///
 /// # Safety
-/// [`region`](Self::region) must describe memory that is initialised, readable for its whole
-/// length, not written by anyone and at the same address until the value is dropped, even when the
-/// value itself is moved. Device memory is at its address for CUDA, and these hold in the order of
-/// the stream that the region names.
+/// [`region`](Self::region) must describe initialised memory, readable for its whole length. Until
+/// the value is dropped, nobody writes the memory, and it stays at its address, even when the value
+/// itself is moved. Device memory is at its address for CUDA, and these hold in the order of the
+/// stream that the region names.
 #[diagnostic::on_unimplemented(
     message = "a call cannot send `{Self}`",
     label = "not a buffer of elements of the call's type",
@@ -116,9 +116,9 @@ pub unsafe trait SendBuf<T: Element> {
 /// Memory that a call may write (and read).
 ///
 /// # Safety
-/// [`region_mut`](Self::region_mut) must describe memory that is initialised, readable and writable
-/// for its whole length, reachable through nothing else and at the same address until the value is
-/// dropped, even when the value itself is moved. Device memory is at its address for CUDA, and
+/// [`region_mut`](Self::region_mut) must describe initialised memory, readable and writable for its
+/// whole length. Until the value is dropped, nothing else reaches the memory, and it stays at its
+/// address, even when the value itself is moved. Device memory is at its address for CUDA, and
 /// these hold in the order of the stream that the region names.
 #[diagnostic::on_unimplemented(
     message = "a call cannot write to `{Self}`",
@@ -140,9 +140,9 @@ pub unsafe trait RecvBuf<T: Element> {
     fn back(self) -> Self::Back;
 }
 
-/// What a call gives back for one buffer: its owner, or `()` for a borrowed one.
+/// A call gives this back for one buffer: its owner, or `()` for a borrowed one.
 pub trait GivenBack: Sized {
-    /// What it gives back for two: both owners in a tuple, the owner of one, or `()`.
+    /// A call gives this back for two: both owners in a tuple, the owner of one, or `()`.
     type With<R: GivenBack>;
 
     /// The same, after an owner of the other buffer.

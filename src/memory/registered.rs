@@ -160,15 +160,15 @@ impl Allocation {
 ///
 /// Collectives whose buffers are registered take the zero-copy path. Where all ranks share a host,
 /// they reduce straight out of and into each other's memory, if the buffers are views of the same
-/// allocation at the same place on every rank, and each rank passes its own: what another rank (of
-/// the same process) or another communicator has allocated is ordinary memory in a call. Over RDMA,
-/// devices read data that is not reduced straight from the sender's registered memory, and write it
-/// straight to the receiver's memory if that is registered, too. Over TCP, registered memory works
-/// like ordinary memory.
+/// allocation at the same place on every rank. Each rank must pass its own: memory that another
+/// rank of the same process, or another communicator, has allocated is ordinary memory in a call.
+/// Over RDMA, devices read data that is not reduced straight from the sender's registered memory,
+/// and write it straight to the receiver's memory if that is registered, too. Over TCP, registered
+/// memory works like ordinary memory.
 ///
 /// After a failed operation the memory is ordinary: no other rank writes to it any more, and none
-/// takes what it reads there for a result. What no rank wrote in the operation is kept, unless
-/// memory is short.
+/// takes what it reads there for a result. Parts that no rank wrote in the operation are kept,
+/// unless memory is short.
 ///
 /// A forked child does not share memory from `alloc` with its parent. It finds zeros there, which
 /// are its own.
@@ -291,8 +291,9 @@ impl<T: Pod> Deref for Registered<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: the memory holds `len` elements of a Pod type (any bytes are valid), is aligned
         // for it, and lives as long as `self.segment`. Peers and devices write it only during a
-        // call that has this value or a unique borrow of it, so not while `&self` lives, or an
-        // untyped one: its caller has promised that nothing else uses the memory (`run_untyped`).
+        // call that has this value or a unique borrow of it, so not while `&self` lives. They also
+        // do so during an untyped call, whose caller lets nothing else use the memory, so not
+        // `&self` either.
         unsafe { std::slice::from_raw_parts(self.segment.own.cast(), self.len) }
     }
 }
@@ -301,9 +302,9 @@ impl<T: Pod> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: the memory holds `len` elements of a Pod type, is aligned for it, and lives as
         // long as `self.segment`; no other handle of this rank reaches it. Peers and devices read
-        // or write it only during a call that has this value or a borrow of it, so not while
-        // `&mut self` lives, or an untyped one, whose caller has promised that nothing else uses it
-        // (`run_untyped`).
+        // or write it only during a call that has this value or a borrow of it, so not while `&mut
+        // self` lives. They also do so during an untyped call, whose caller lets nothing else use
+        // the memory, so not `&mut self` either.
         unsafe { std::slice::from_raw_parts_mut(self.segment.own.cast(), self.len) }
     }
 }

@@ -64,7 +64,7 @@ impl Inbox {
     }
 }
 
-/// Advances what the engine has in flight, if the engine still exists.
+/// Advances the engine's operations in flight, if the engine still exists.
 pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
 /// Has the engine take its deliveries. So operations that lacked a link send even if no thread

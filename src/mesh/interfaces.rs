@@ -27,7 +27,7 @@ impl Interfaces {
         })
     }
 
-    /// The ways of a socket to a peer at these addresses, the best first: the sockets of a link
+    /// The ways of a socket to a peer at these addresses, the best first. The sockets of a link
     /// take turns on the rails, and are bound to their interfaces where these share a subnet. None
     /// where no rail leads to the peer.
     pub(super) fn ways(&self, peer: &[Endpoint], socket: u32) -> Vec<Via> {

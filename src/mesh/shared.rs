@@ -2,7 +2,7 @@
 //!
 //! The sessions' threads make them. The peer's session thread takes a link as soon as it is passed.
 //! So descriptors are in flight only briefly, since the kernel limits their number for a user; and
-//! what the peer has started goes out.
+//! operations that the peer has started go out.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ impl Sockets {
             .try_for_each(|socket| owner.reach(link_id, StreamKind::Tcp, socket))
     }
 
-    /// Takes the socket of that number. It is closed if there is no such number: the peer expects
+    /// Takes the socket of that number. It is closed if its number is too high: the peer expects
     /// more sockets.
     pub(super) fn put(&mut self, number: usize, socket: Unshared<Socket>) {
         if let Some(place) = self.0.get_mut(number) {

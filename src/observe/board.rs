@@ -205,7 +205,7 @@ impl Observed {
         }
     }
 
-    /// Writes what this rank has recorded of all communicators of its world to a file.
+    /// Writes this rank's records of all communicators of its world to a file.
     pub(crate) fn record(&self, path: &Path) -> Result<(), Error> {
         records::write(path, &self.groups())
     }
@@ -251,8 +251,8 @@ impl Observed {
         own.flat_map(|it| it.own_groups()).collect()
     }
 
-    /// This rank's records of this communicator: a group for each kind of memory, as their
-    /// operations run in no common order.
+    /// The communicator's records: a group for each kind of memory, as their operations run in no
+    /// common order.
     fn own_groups(&self) -> Vec<record::Group> {
         let name = format!("{:016x}", self.context);
         let group = |name, on_device, journal: &Journal| record::Group {

@@ -10,7 +10,7 @@ use spark_ccl_types::{Extent, Operation, Side};
 
 use crate::task::Task;
 
-/// How many operations are kept.
+/// The number of operations that are kept.
 pub(crate) const DEPTH: usize = 1000;
 
 /// The counter of the library's own calls, whatever their operation.

@@ -19,8 +19,8 @@ use super::snapshot::Inquiry;
 /// The most clients served at once. One more replaces the one that first lost its protection, or
 /// waits until one loses it.
 const MOST_CLIENTS: usize = 16;
-/// For how long a client is safe from being replaced once it has come, and once it has asked: the
-/// time that NCCL's client gives the ranks to answer by default. What it asks for itself does not
+/// The time for which a client cannot be replaced once it has come, and once it has asked. By
+/// default, NCCL's client gives the ranks as long to answer. A time of its own choice does not
 /// count, or strangers could stay for good.
 const SAFE: Duration = Duration::from_millis(250);
 const SAFE_ASKED: Duration = Duration::from_secs(5);
@@ -238,7 +238,7 @@ impl Client {
         Ok(self.is_ending && self.output.is_empty())
     }
 
-    /// Takes what the client has sent. Returns whether it is still there.
+    /// Takes the client's bytes. Returns whether it is still there.
     fn hear(
         &mut self,
         board: &Board,
@@ -273,7 +273,7 @@ impl Client {
         Ok(true)
     }
 
-    /// Answers what the client has asked, once the ranks have answered or have had their time.
+    /// Answers the client's question, once the ranks have answered or have had their time.
     fn answer(&mut self, board: &Board, now: Instant) -> io::Result<()> {
         let Some((request, inquiry)) = self.asked else {
             return Ok(());

@@ -14,7 +14,7 @@ use super::board::Board;
 use super::inspector::Writer;
 use super::server::Server;
 
-/// How long the end of the thread is waited for.
+/// The longest wait for the end of the thread.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static SERVICES: PerProcess<Mutex<Vec<Weak<Service>>>> = PerProcess::new();

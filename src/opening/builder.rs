@@ -358,7 +358,7 @@ impl Builder {
         self.open(session, settings, nics)
     }
 
-    /// Opens the world of a session with other processes, with what rank 0 has measured.
+    /// Opens the world of a session with other processes, with the measurements of rank 0.
     fn open(
         &self,
         session: Session,

@@ -24,10 +24,10 @@ impl Communicator {
     /// [`Fault::ranks`](crate::Fault::ranks), which may differ between ranks.
     ///
     /// Ranks that are dead or lost, or whose processes have left the world, are left out
-    /// automatically, also those that die meanwhile. `lost` names further ranks to leave out, such
-    /// as stopped or hanging ones, by their ranks in this communicator. All ranks must name the
-    /// same ones; order, repetitions and dead ranks do not matter. If `lost` is empty and nobody
-    /// has died, the new communicator has all ranks, for instance after [`abort`](Self::abort).
+    /// automatically, also if they die meanwhile. `lost` names further ranks to leave out, such as
+    /// stopped or hanging ones, by their ranks in this communicator. All ranks must name the same
+    /// ones; order, repetitions and dead ranks do not matter. If `lost` is empty and nobody has
+    /// died, the new communicator has all ranks, for instance after [`abort`](Self::abort).
     ///
     /// A rank that is left out but alive gets an error from its own call, and cannot disturb the
     /// new communicator. If two groups of ranks name each other as lost, each gets a communicator
@@ -85,25 +85,25 @@ impl Communicator {
     /// agree by themselves. All of them must call it, on a communicator that has failed or one that
     /// works; it stays as it is.
     ///
-    /// Left out are ranks that are dead or lost, or whose processes have left the world, also those
-    /// that die meanwhile; and stopped ones (by a signal, a debugger, or because their hosts hang),
-    /// which for 5 s (`SPARK_CCL_LOST_AFTER`) have answered none of the others. A rank that answers
-    /// is waited for, even if it hangs in the user: only [`shrink`](Self::shrink) leaves it out.
-    /// If no rank is missing, for instance after [`abort`](Self::abort), the new communicator has
-    /// all ranks.
+    /// Ranks that are dead or lost, or whose processes have left the world, are left out, also if
+    /// they die meanwhile. So are stopped ranks (by a signal, a debugger, or because their hosts
+    /// hang) that for 5 s (`SPARK_CCL_LOST_AFTER`) have answered none of the others. A rank that
+    /// answers is waited for, even if it hangs in the user: only [`shrink`](Self::shrink) leaves it
+    /// out. If no rank is missing, for instance after [`abort`](Self::abort), the new communicator
+    /// has all ranks.
     ///
     /// A rank that was left out gets [`Error::LeftOut`] when it calls this, whenever it wakes up.
     ///
-    /// At most one group of ranks goes on. A rank that is stopped or lost may still work, so the
-    /// ranks that are left must be more than half of those that are not known to have ended, or
-    /// half of them with the first. So if the network between hosts is cut, or a firewall refuses
-    /// connections between them, one side goes on, and the other gets an error.
+    /// At most one group of ranks goes on. A rank that is stopped or lost may still work. So the
+    /// ranks that are left must be more than half of the ranks that may still run, or half of them
+    /// with the first. So if the network between hosts is cut, or a firewall refuses connections
+    /// between them, one side goes on, and the other gets an error.
     ///
     /// Only a rank on the same host sees that a process has ended for sure. Where all ranks of a
     /// host end at once, the others cannot tell that from a firewall, and need a majority against
-    /// them, too: of two hosts with as many ranks each, the one without the first rank gets
-    /// [`Error::Shrink`]. If the user knows that the others have ended,
-    /// [`shrink`](Self::shrink) goes on without them.
+    /// them, too. Of two hosts with as many ranks each, the one without the first rank gets
+    /// [`Error::Shrink`]. If the user knows that the others have ended, [`shrink`](Self::shrink)
+    /// goes on without them.
     ///
     /// As after [`shrink`](Self::shrink), some ranks may already have the new communicator when one
     /// dies during the call, and the ranks must agree again on where the user goes on.

@@ -49,7 +49,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Failed`] when the communicator has failed. Links of a new one are made when they
-    /// are used first; when one cannot be, all ranks of that new one get an error then, and this
+    /// are used first. If one cannot be made, all ranks of the new one get an error then, and this
     /// communicator stays as it is.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
         self.split_unless(&Cancel::new(), color, key)
@@ -125,8 +125,8 @@ impl Communicator {
         self.part(&Cancel::new(), color, &colors)
     }
 
-    /// A new communicator of these ranks, in this order. Collective: all ranks call it, also those
-    /// that are not named and get none, with the same ranks in the same order. An empty list is
+    /// A new communicator of these ranks, in this order. Collective: all ranks call it with the
+    /// same ranks in the same order, also ranks that are not named and get none. An empty list is
     /// none for all.
     ///
     /// ```
@@ -146,7 +146,7 @@ impl Communicator {
     /// [`Error::Invalid`] for a rank that does not exist or is named twice, and on all ranks where
     /// one names others; else as for [`split`](Self::split).
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Option<Self>, Error> {
-        // A rank whose list is wrong tells the others, too: they wait for what it has chosen.
+        // A rank whose list is wrong tells the others, too: they wait for its choice.
         self.agree_on("subgroup", &format!("{ranks:?}"))?;
         let members = self.distinct(ranks)?;
         let context = self.uncolored();

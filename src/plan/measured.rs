@@ -8,7 +8,7 @@ use spark_ccl_types::Operation;
 #[derive(Debug)]
 pub(crate) struct Measured<T>(Vec<(Operation, Vec<(u64, T)>)>);
 
-/// Why a choice from such a table is taken.
+/// The reason for a choice from a table of measurements.
 pub(crate) const MEASURED: &str = "measured by spark-perf tune on this machine";
 
 impl<T: Copy> Measured<T> {

@@ -10,8 +10,8 @@ use crate::error::Error;
 use crate::memory::buffer::{Home, Region};
 use crate::task::Task;
 
-/// A code for the registered memory that a call's buffers are in, the same on every rank; it
-/// distinguishes allocations and offsets. 0 for ordinary memory, where data goes through the links.
+/// A code for the registered memory of a call's buffers, the same on every rank. It distinguishes
+/// allocations and offsets. 0 for ordinary memory, where data goes through the links.
 pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
     // Ordinary memory, that of most small calls, is recognised first.
     let is_ordinary = task.input.home.is_none() && task.output.home.is_none();

@@ -34,10 +34,10 @@ const NETWORK: LinkCost = LinkCost {
     ..LOOPBACK
 };
 
-/// One rail of RDMA between hosts; assumed, not measured: 2 us from device to device; per message
-/// what it costs this library without a device (`rdma/link/cost.rs` of the transport: 0.10 to 0.14
-/// us for both ends), and 0.1 us to wake up the device; half of the 23.7 GB/s that users of two
-/// Sparks measure over two rails. One core copies and reduces what came through slots, as over TCP.
+/// One rail of RDMA between hosts; assumed, not measured. 2 us from device to device. Per message
+/// the cost of this library without a device (`rdma/link/cost.rs` of the transport: 0.10 to 0.14 us
+/// for both ends), and 0.1 us to wake up the device. Half of the 23.7 GB/s that users of two Sparks
+/// measure over two rails. One core copies and reduces what came through slots, as over TCP.
 const RAIL: LinkCost = LinkCost {
     latency_us: 2.0,
     overhead_us: 0.2,

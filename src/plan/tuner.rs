@@ -79,9 +79,9 @@ pub(super) fn candidates(
     all.filter(fits).filter(allowed)
 }
 
-/// Whether the cost model's estimate of an algorithm counts where no setting asks for it. That of
-/// halving and doubling assumes that the ranks of a host are consecutive, and a power of two: so it
-/// does not count where hosts have several ranks, which may be laid out in another way.
+/// Whether the cost model's estimate of an algorithm counts where no setting asks for it. The cost
+/// of halving and doubling assumes that the ranks of a host are consecutive, and a power of two. So
+/// it does not count where hosts have several ranks, which may be laid out in another way.
 pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Hierarchical => planner.topology.has_levels(),

@@ -1,8 +1,8 @@
 //! Names that programs give to calls.
 //!
-//! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process
-//! remembers those that it has used: the ranks of one program use the same names, in a different
-//! order if there is an error.
+//! Ranks compare a hash of a name. Each process remembers the names that it has used, so that an
+//! error can show another rank's name, too. The ranks of one program use the same names, in a
+//! different order if there is an error.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,8 +13,8 @@ use spark_ccl_log::Mutex;
 /// The bound keeps a program that always makes up new names from filling the memory.
 const MOST: usize = 1 << 16;
 
-/// How many names that the library makes up are remembered, the last ones. They follow from calls'
-/// lengths, so a program may have any number of them, and they must leave room for its own names.
+/// The number of made-up names that are remembered, the last ones. They follow from calls' lengths,
+/// so a program may have any number of them, and they must leave room for its own names.
 #[cfg(any(feature = "cuda", test))]
 const MOST_MADE_UP: usize = 1024;
 

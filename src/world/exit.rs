@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_fork::{PerProcess, within};
 use spark_ccl_log::{Mutex, become_own};
 
-/// How long what is in flight may take to end.
+/// The time that operations in flight have to end.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
 /// How long the exit waits for all in all. A thread that has called `exit` may hold a lock, if a
 /// signal's handler did.
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A part of a rank that leaves when the process exits.
 pub(crate) trait Leaves: Send + Sync {
-    /// Leaves. What is in flight has until `deadline`.
+    /// Leaves. Operations in flight have until `deadline`.
     fn leave_at_exit(&self, deadline: Instant);
 }
 

@@ -126,7 +126,7 @@ impl LaunchOverrides {
     }
 }
 
-/// The ranks of such a launch meet by the launcher's own numbers.
+/// The ranks of that launch meet by the launcher's own numbers.
 fn renumbered(launch: &Launch) -> Error {
     Error::Launcher(format!(
         "the program says another rank or size than {}, whose ranks meet as it has numbered them \

@@ -125,8 +125,9 @@ fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
     text.split_whitespace().map(parse).collect()
 }
 
-/// What this rank (`None`: a process that only serves the rendezvous) tells the others, and where
-/// it listens: the interfaces that the settings allow, the best for reaching `root` first.
+/// The options with which this rank, or a process that only serves the rendezvous (`None`), joins
+/// the others. It listens on the interfaces that the settings allow, the best for reaching `root`
+/// first.
 pub(crate) fn options(
     settings: &Settings,
     root: Option<IpAddr>,

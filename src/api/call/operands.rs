@@ -10,7 +10,7 @@ pub(crate) mod sealed {
 
 /// The buffers of a [`Call`](crate::Call).
 pub trait Operands<T: Element>: sealed::Sealed {
-    /// The buffers that the caller gets back: those that were passed by value.
+    /// The buffers that the caller gets back, because they were passed by value.
     type Back;
 
     /// The regions that are read and written.

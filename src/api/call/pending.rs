@@ -16,10 +16,9 @@ use crate::task::Spec;
 
 /// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on;
 /// its buffers are freed when it is done. If the [communicator](crate::Communicator) was dropped
-/// before, dropping the last handle waits for what is in flight; so keep the communicator until
-/// then where drops must not block, as in async code. Forgetting a handle leaks its
-/// buffers, and no drop waits then: end the communicator by
-/// [`finalize`](crate::Communicator::finalize).
+/// before, dropping the last handle waits for the operations in flight. Where drops must not block,
+/// as in async code, keep the communicator until then. Forgetting a handle leaks its buffers, and
+/// no drop waits then: end the communicator by [`finalize`](crate::Communicator::finalize).
 ///
 /// Handles of buffers of several types, which do not go into one `Vec`, become one type by
 /// [`map`](Self::map).

@@ -16,7 +16,7 @@ use crate::host::{Ids, first_done, or_abort};
 use crate::members::membership::Membership;
 use crate::task::Spec;
 
-/// Operations on borrowed buffers, all of which end before the scope does.
+/// Operations on borrowed buffers. They all end before the scope does.
 ///
 /// From [`Communicator::scope`]. Point-to-point operations that are started in one scope
 /// proceed together, so a scope is also a group.

@@ -15,9 +15,9 @@ use crate::memory::device::helper_thread::spawn;
 /// How long to wait before another attempt to end, if a graph capture has prevented the last one.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// A rank's transport to the others. Its end waits for everything that runs in its GPU's context,
-/// also for kernels of other communicators, which may wait for other ranks; so it ends on a thread
-/// of its own.
+/// A rank's transport to the others. It ends on a thread of its own: its end waits for everything
+/// that runs in its GPU's context, also for kernels of other communicators, which may wait for
+/// other ranks.
 #[derive(Debug)]
 pub(in crate::device) struct Attached {
     transport: ManuallyDrop<KernelTransport>,

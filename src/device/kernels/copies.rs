@@ -100,8 +100,8 @@ impl MessageCopy {
     /// uses it meanwhile.
     pub(super) unsafe fn enqueue(&self, stream: &CudaStream) -> Result<(), gpu::Error> {
         // SAFETY: the caller keeps the message readable until the copy has run, and its place in
-        // the memory for copies as long as a graph may launch the copy, and lets nothing else use
-        // that place. Both have `bytes` bytes, and do not overlap: the memory for copies was
+        // the memory for copies as long as a graph may launch the copy. Nothing else uses that
+        // place meanwhile. Both have `bytes` bytes, and do not overlap: the memory for copies was
         // allocated apart from any message.
         unsafe { copy(stream, self.to, self.from, self.bytes as usize) }?;
         Ok(())

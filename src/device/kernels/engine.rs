@@ -22,7 +22,7 @@ use crate::plan::measured::Measured;
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
     pub(super) base: DeviceRank<Arc<Attached>>,
-    /// The member again, for code that must not wait for the lock of the state: the thread that
+    /// The member again, for code that must not wait for the lock of the state. The thread that
     /// holds that lock may wait for room in a stream until the kernels there are aborted. `None`
     /// once the engine was finalized.
     pub(super) member: Mutex<Option<Arc<Attached>>>,

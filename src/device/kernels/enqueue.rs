@@ -203,7 +203,7 @@ impl KernelEngine {
             let followed = follow(calls, stream).map_err(gpu::Error::from);
             match followed.and_then(|()| launch(member)) {
                 Err(error @ gpu::Error::InPart(_)) => {
-                    // What comes next must be behind that part, too.
+                    // The next launch must be behind that part, too.
                     drop(base.record(calls, stream, parts, limit));
                     Err(error)
                 }

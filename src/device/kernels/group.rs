@@ -160,8 +160,8 @@ impl<'a> GroupKernel<'a> {
         Ok(limits.map(|limit| limit.unwrap_or(timeout)).max())
     }
 
-    /// What keeps the kernel behind earlier ones: its engine, and its stream, identified by handle
-    /// and context.
+    /// The lanes that keep the kernel behind earlier ones: its engine, and its stream, identified
+    /// by handle and context.
     fn lanes(&self) -> [(usize, usize); 2] {
         let engine = std::ptr::from_ref(self.engine).addr();
         let context = self.stream().context().cu_ctx().addr();
@@ -256,8 +256,8 @@ fn block_for(
 
 /// When each kernel has its turn: after the earlier kernels of its engine and of its stream. So
 /// kernels of several engines alternate, if they are in several streams. If all kernels of one
-/// engine came first, they could fill their stream, and the thread would wait there for a kernel
-/// that waits for one that this thread has not launched yet.
+/// engine came first, they could fill their stream. The thread would wait there for a kernel, and
+/// that kernel for one which this thread has not launched yet.
 fn turns<K: Eq + std::hash::Hash + Copy>(kernels: impl Iterator<Item = [K; 2]>) -> Vec<usize> {
     let mut next = [HashMap::new(), HashMap::new()];
     let turn = |lanes: [K; 2]| {

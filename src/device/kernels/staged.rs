@@ -1,6 +1,6 @@
-//! Device memory by way of the host: kernels pass pieces to slots in the host's memory, and a
-//! thread of this process has the host engine do the operation on them, over its links. On memory
-//! that is itself the host's, it does the whole operation.
+//! Device memory by way of the host. Kernels pass pieces to slots in the host's memory; a thread of
+//! this process has the host engine do the operation on them, over its links. On memory that is
+//! itself the host's, it does the whole operation.
 
 mod exchange;
 mod opened;
@@ -54,10 +54,11 @@ pub(super) enum BySlots {
 impl BySlots {
     /// Whether an operation on blocks of this many bytes goes through slots. Measured on an H200
     /// that two processes share, on blocks of 128 KiB to 16 MiB, as the time by slots over the time
-    /// by pieces: `all_reduce` 0.9 to 1.2, and over TCP never below 1 from 4 MiB on;
-    /// `reduce_scatter` 0.6 to 0.9; `all_to_all` 0.7 to 1.03; `all_gather` 0.8 to 0.98, and 1.09
-    /// for 16 MiB over TCP. On two H200, with a GPU for each rank, operations with a root took 1.02
-    /// to 1.26 at 128 KiB, and 0.44 to 0.9 at 2 and 32 MiB; over TCP 0.8 to 1.56 there.
+    /// by pieces. `all_reduce` took 0.9 to 1.2, and over TCP never below 1 from 4 MiB on;
+    /// `reduce_scatter` 0.6 to 0.9. `all_to_all` took 0.7 to 1.03; `all_gather` 0.8 to 0.98, and
+    /// 1.09 for 16 MiB over TCP. On two H200, with a GPU for each rank, operations with a root took
+    /// 1.02 to 1.26 at 128 KiB, and 0.44 to 0.9 at 2 and 32 MiB. Over TCP they took 0.8 to 1.56
+    /// there.
     fn have(self, operation: Operation, bytes: u64) -> bool {
         let [faster_from, faster_to] = Slots::FASTER;
         match self {
@@ -321,7 +322,7 @@ impl Staged {
         stream: &Arc<CudaStream>,
     ) -> Result<(), gpu::Error> {
         let slots = self.slots_for_messages();
-        // Those to this rank itself go by pieces.
+        // Messages to this rank itself go by pieces.
         let is_by_slots = |message: &Message| slots.is_some() && message.peer != self.rank();
         let (through, others): (Vec<_>, Vec<_>) = messages.iter().copied().partition(is_by_slots);
         let (queue, is_captured) = (&self.proxy_handle.0, is_capturing(stream)?);

@@ -1,4 +1,4 @@
-//! How ranks agree on a way when they join: each says what it has, and all do the same.
+//! Agreement of ranks on a way when they join: each tells its abilities, and all do the same.
 
 use super::offer::{ELSEWHERE, PACKETS};
 use crate::api::communicator::Communicator;
@@ -6,7 +6,7 @@ use crate::error::Error;
 
 pub(super) const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 
-/// This rank's result, and what `says` makes of each rank's, if all succeed; else this rank's own
+/// If all succeed: this rank's result, and what `says` makes of each rank's. Else this rank's own
 /// error, or an error that names another rank. Collective.
 pub(super) fn agree<R>(
     comm: &Communicator,
@@ -16,7 +16,7 @@ pub(super) fn agree<R>(
     let said = [own.as_ref().map_or(0, say)];
     let mut all = vec![0; comm.size()];
     let told = comm.all_gather(&said, &mut all).internal().run();
-    // This rank's own error says more than that others have given up meanwhile.
+    // This rank's own error says more than the news that others have given up meanwhile.
     let own = own?;
     told?;
     match all.iter().position(|&said| said == 0) {

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::memory::device::pause::pause;
 use crate::task::Task;
 
-/// How often a wait that hears nothing checks which rank is missing: it may have left.
+/// The pause between two checks of a wait that hears nothing: the missing rank may have left.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// How often a wait asks again: questions and answers may get lost.
 const ASK_EVERY: Duration = Duration::from_millis(200);

@@ -13,8 +13,8 @@ use crate::world::deadline::deadline_in;
 /// How often waiting for NCCL looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Does something on a thread of its own, which is left behind when a rank fails meanwhile, or when
-/// it takes longer than `timeout`: `hint` says what may be the matter then.
+/// Does something on a thread of its own. The thread is left behind when a rank fails meanwhile, or
+/// when it takes longer than `timeout`: `hint` says what may be the matter then.
 pub(super) fn on_helper_thread<R: Send + 'static>(
     what: &str,
     hint: &str,

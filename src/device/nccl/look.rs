@@ -7,7 +7,7 @@ use super::NcclEngine;
 use super::engine::noticed;
 use crate::device::watched_engine::WatchedEngine;
 
-/// How often the other ranks are asked whether they have made the same calls.
+/// The pause between two questions to the other ranks whether they have made the same calls.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The guard's notes between two looks.

@@ -44,7 +44,8 @@ struct Uses {
 
 /// Blocks that were dropped while they were in use.
 static DROPPED: Mutex<Vec<Dropped>> = Mutex::new(Vec::new());
-/// How many blocks from `DROPPED` are being examined, or freed. Relaxed: orders no other memory.
+/// The number of blocks from `DROPPED` that are being examined, or freed. Relaxed: orders no other
+/// memory.
 static IN_HAND: AtomicUsize = AtomicUsize::new(0);
 
 /// A block that nobody holds any more.

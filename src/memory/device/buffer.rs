@@ -63,8 +63,8 @@ impl<T: Element> DeviceSlice<T> {
     ///
     /// # Safety
     /// The memory stays allocated until all calls with this value, or a part of it, have run in
-    /// their streams, and as long as a graph that has captured them is launched. Meanwhile nothing
-    /// else writes what they read, and nothing else touches what they write.
+    /// their streams. It also stays as long as a graph that has captured them is launched.
+    /// Meanwhile nothing else writes what they read, and nothing else touches what they write.
     ///
     /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with calls of a
     /// communicator run one after the other, also with its other calls, and none runs once that
@@ -208,8 +208,9 @@ gives_back_owners!([T: Element] CudaSlice<T>);
 
 macro_rules! sends {
     ($([$($life:lifetime)?] $type:ty, $back:ident, $this:ident => $region:expr);+ $(;)?) => {$(
-        // SAFETY: it borrows or owns a buffer of cudarc's, whose memory stays until its own stream
-        // has waited for the last write, which each call is noted as.
+        // SAFETY: it borrows or owns a buffer of cudarc's, so no safe code writes it meanwhile.
+        // Each call is noted as the last write, and the buffer's stream waits for that before it
+        // frees the memory.
         unsafe impl<$($life,)? T: Element> SendBuf<T> for $type {
             fn region(&self) -> Region {
                 let $this = self;
@@ -221,8 +222,8 @@ macro_rules! sends {
 
         // SAFETY: the call waits for the event of the buffer's last write, and becomes that event.
         // The next use of the buffer, by cudarc or by this library, waits for it, and so does the
-        // buffer's stream before it frees the memory; unless the user has taken that upon itself
-        // (`CudaContext::disable_event_tracking`).
+        // buffer's stream before it frees the memory. Users who call
+        // `CudaContext::disable_event_tracking` keep that order themselves.
         unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {}
     )+};
 }
@@ -237,8 +238,9 @@ sends! {
 
 macro_rules! receives {
     ($([$($life:lifetime)?] $type:ty, $back:ident, $this:ident => $buffer:expr);+ $(;)?) => {$(
-        // SAFETY: it is a unique borrow of a buffer of cudarc's, or its only handle; the memory
-        // stays until its own stream has waited for the last write, which each call is noted as.
+        // SAFETY: it is a unique borrow of a buffer of cudarc's, or its only handle, so nothing
+        // else reaches the memory. Each call is noted as the last write, and the buffer's stream
+        // waits for that before it frees the memory.
         unsafe impl<$($life,)? T: Element> RecvBuf<T> for $type {
             fn region_mut(&mut self) -> Region {
                 let $this = self;
@@ -248,10 +250,10 @@ macro_rules! receives {
             gives_back!($back);
         }
 
-        // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes
-        // that of the write: the next use of the buffer, by cudarc or by this library, waits for
-        // it; unless the user has taken that upon itself
-        // (`CudaContext::disable_event_tracking`).
+        // SAFETY: the call waits for the events of the buffer's last reads and write, and its end
+        // becomes the write's event. The next use of the buffer, by cudarc or by this library,
+        // waits for it. Users who call `CudaContext::disable_event_tracking` keep that order
+        // themselves.
         unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {}
     )+};
 }

@@ -19,7 +19,7 @@ pub(crate) struct Gpu {
     /// The stream for copies of values. Nothing in it waits for another stream, so a copy waits
     /// only for collectives on its own memory.
     pub(crate) copies: OwnStream,
-    /// The stream for blocking calls. It is made by cudarc, which counts its streams: without one,
+    /// The stream for blocking calls. It is made by cudarc, which counts its streams. Without one,
     /// cudarc neither records the events of its buffers nor waits for them, not even before it
     /// frees a buffer that a call uses.
     pub(crate) sync_stream: Arc<CudaStream>,

@@ -34,7 +34,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
     })
 }
 
-/// How many threads are in NCCL or CUDA.
+/// The number of threads that are in NCCL or CUDA.
 static INSIDE: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
 
 /// A thread that is in NCCL or CUDA.

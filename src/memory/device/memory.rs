@@ -56,8 +56,8 @@ impl<T: Element> DeviceMemory<T> {
         self.len == 0
     }
 
-    /// Its address, for CUDA. What the user does there itself is [`read_in`](Self::read_in) and
-    /// [`write_in`](Self::write_in) a stream.
+    /// Its address, for CUDA. Users' own kernels and copies use it by [`read_in`](Self::read_in)
+    /// and [`write_in`](Self::write_in) a stream.
     pub fn address(&self) -> u64 {
         self.owner.block().address
     }
@@ -118,7 +118,7 @@ impl<T: Element> DeviceMemory<T> {
         self.whole().read(values)
     }
 
-    /// Lets the user's own kernels and copies read it in a stream, in order with calls: they run
+    /// Lets the user's own kernels and copies read it in a stream, in order with calls. They run
     /// after the calls that write it, and the next write waits for them. `enqueue` gets its
     /// address, and enqueues them in that stream.
     ///
@@ -134,7 +134,7 @@ impl<T: Element> DeviceMemory<T> {
     }
 
     /// Lets the user's own kernels and copies write it, or read it, in a stream, in order with
-    /// calls: they run after all calls with it, and its next use waits for them. `enqueue` gets its
+    /// calls. They run after all calls with it, and its next use waits for them. `enqueue` gets its
     /// address, and enqueues them in that stream.
     ///
     /// ```no_run

@@ -1,6 +1,6 @@
-//! Frees memory that was set aside, while no call of this process is in flight on its GPU: the
-//! driver waits for all kernels there, and meanwhile no thread can launch what one of them may wait
-//! for. Knows no backend.
+//! Frees memory that was set aside, while no call of this process is in flight on its GPU. The
+//! driver waits for all kernels there, and meanwhile no thread can launch a kernel that one of them
+//! may wait for. Knows no backend.
 //!
 //! Kernels of the program's, and of other libraries, are not known here, and may wait for a launch
 //! as well. So memory is freed only where it must be: where more than half of a limit is set aside,
@@ -37,7 +37,7 @@ pub(crate) trait Enqueues: Send + Sync {
 /// The ranks of this process, each with CUDA's number of its GPU.
 static RANKS: Mutex<Vec<(usize, Weak<dyn Enqueues>)>> = Mutex::new(Vec::new());
 
-/// The most bytes that stay set aside on a GPU, by CUDA's numbers: what its newest rank has set.
+/// The most bytes that stay set aside on a GPU, by CUDA's numbers, as its newest rank has set it.
 static LIMITS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 /// Adds a rank of a GPU, before it enqueues anything. At most `most` bytes stay set aside there.

@@ -117,9 +117,9 @@ impl<'a, T: Element> DeviceView<'a, T> {
         let _context = keep_context();
         let (block, gpu) = (self.block(), &self.block().gpu);
         let copied = block.settle(false).and_then(|()| {
-            // SAFETY: the memory is as long as the values, and nothing writes it: earlier writes
-            // have run (`settle`), and a new call that writes needs a unique borrow of the part.
-            // After an error, nothing ever uses or frees it. All bits are elements.
+            // SAFETY: the memory is as long as the values. Nothing writes it: earlier writes have
+            // run (`settle`), and a new call that writes needs a unique borrow of the part. After
+            // an error, nothing ever uses or frees it. All bits are elements.
             let copied = unsafe { gpu.copies.read(self.address(), values) };
             copied.inspect_err(|error| block.was_lost(error.clone()))
         });

@@ -93,7 +93,7 @@ impl<'a, T: Element> DeviceViewMut<'a, T> {
         let _context = keep_context();
         let (block, gpu) = (self.part.block(), &self.part.block().gpu);
         let copied = block.settle(true).and_then(|()| {
-            // SAFETY: the part is as long as the values, and nothing uses it: earlier uses have run
+            // SAFETY: the part is as long as the values. Nothing uses it: earlier uses have run
             // (`settle`), and no call with it can be made meanwhile, since this is its only handle.
             // After an error, nothing ever uses or frees it.
             let copied = unsafe { gpu.copies.write(self.address(), values) };
@@ -139,11 +139,11 @@ unsafe impl<T: Element> RecvBuf<T> for DeviceViewMut<'_, T> {
 }
 
 // SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a
-// call that reads wait for those that write any part, and everyone who writes or frees the memory
-// wait for all calls before.
+// call that reads wait for the calls that write any part, and a write or free of the memory wait
+// for all calls before.
 unsafe impl<T: Element> DeviceSend<T> for DeviceViewMut<'_, T> {}
 
 // SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a
-// call that writes to any part wait for all calls before, and everyone who reads, writes or frees
-// the memory wait for the calls that write.
+// call that writes to any part wait for all calls before, and a read, write or free of the memory
+// wait for the calls that write.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceViewMut<'_, T> {}

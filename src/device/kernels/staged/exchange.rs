@@ -233,9 +233,9 @@ impl Exchange {
         self.slots.calls().begun
     }
 
-    /// The fault of a peer that makes a call by lanes or packets which this rank makes, or has
-    /// made, another way, or with another root: no kernel of this rank looks at the peer's slots,
-    /// or none before the next call.
+    /// The fault of a peer that makes a call by lanes or packets, while this rank makes it another
+    /// way, or with another root. No kernel of this rank looks at the peer's slots, or none before
+    /// the next call.
     fn differs(&self, peer: &Peer, others: &Others, parent: &Watch) -> Option<Fault> {
         let (calls, heard) = (self.slots.calls(), peer.heard()?);
         let number = heard.record.call;
@@ -273,8 +273,8 @@ impl Exchange {
         }
     }
 
-    /// How many calls and messages by slots are done: their kernels have ended, and the peers have
-    /// their data.
+    /// The number of calls and messages by slots that are done: their kernels have ended, and the
+    /// peers have their data.
     pub(super) fn done(&self) -> u64 {
         let messages: u64 = self.slots.messages().map(|(_, of)| of.ended).sum();
         let ended = self.slots.calls().ended + messages;

@@ -30,8 +30,8 @@ pub(in crate::device::kernels) struct Probe {
 }
 
 impl Probe {
-    /// Fills the memory of the call. What the driver does for that may wait for running kernels, so
-    /// all ranks do it before any makes the call.
+    /// Fills the memory of the call. The driver may wait for running kernels meanwhile, so all
+    /// ranks do it before any makes the call.
     pub(super) fn new(slots: &Slots) -> Result<Self, Error> {
         let context = slots.context();
         let bytes = COUNT * size_of::<u32>();
@@ -110,7 +110,7 @@ impl Probe {
             let moved = exchange.pass(carrier);
             let has_run = run.is_complete().map_err(|error| error.to_string())?;
             slots.check().map_err(|error| error.to_string())?;
-            // Another rail has carried what one that was dropped has not.
+            // A rail was dropped, and another one has carried its data.
             if let Some(why) = exchange.trouble() {
                 return Err(why);
             }

@@ -26,7 +26,7 @@ pub(super) struct Peer {
     may_post: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether the boxes are registered, so that slots can be put.
     is_opened: bool,
-    /// Whether the peer may send messages, of which this rank knows nothing.
+    /// Whether the peer may send messages. This rank does not know which ones.
     has_messages: bool,
     /// `None` before the first call.
     proxy: Option<Proxy<Linked>>,
@@ -85,7 +85,8 @@ impl Peer {
         })
     }
 
-    /// Whether the peer's messages have no link yet, or the peer was not told where they go.
+    /// Whether the peer's messages still lack a link, or the peer still has to be told where they
+    /// go.
     pub(super) fn is_joining(&self) -> bool {
         let is_open = |proxy: &Proxy<Linked>| proxy.carrier().is_flushed();
         self.has_messages && self.ended.is_none() && !self.proxy.as_ref().is_some_and(is_open)

@@ -28,7 +28,7 @@ pub(super) struct Operations {
     begun: Vec<u64>,
     operation: Option<Operation>,
     pending: PendingPieces,
-    /// How many operations have begun, and how many are done.
+    /// The numbers of operations that have begun, and that are done.
     number: u64,
     done: u64,
     /// What the kernel has said of the last operation.
@@ -59,7 +59,7 @@ impl Operations {
         }
     }
 
-    /// How many operations are done.
+    /// The number of operations that are done.
     pub(super) fn done(&self) -> u64 {
         self.done
     }
