@@ -11,7 +11,7 @@ use crate::failure::Failure;
 /// The buffers of a call, as C passes them.
 #[derive(Debug, Clone, Copy)]
 pub struct Buffers {
-    /// What is sent.
+    /// The elements to send.
     pub send: *const c_void,
     /// Where to receive.
     pub recv: *mut c_void,
@@ -58,7 +58,7 @@ impl<'a> Draft<'a> {
         self.comm
     }
 
-    /// What the call does.
+    /// The call's operation.
     pub fn operation(&self) -> Operation {
         self.operation
     }

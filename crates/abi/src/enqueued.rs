@@ -63,9 +63,9 @@ impl Enqueued {
         let enqueued = unsafe { Communicator::enqueue_untyped(&device_calls) };
         enqueued.map_err(|error| explain(calls, error.into()))?;
         for own in calls.iter().filter(|own| !own.event.is_null()) {
-            // SAFETY: the caller of `new` passed an event of the communicator's device, and keeps
-            // it and the stream, unless that is a default one, until `own` is dropped, which is
-            // borrowed here.
+            // SAFETY: the caller of `new` passed an event of the communicator's device. It lives
+            // until `own` is dropped, which is borrowed here, as does the stream, unless that is a
+            // default one.
             unsafe { own.comm.inner().record_raw(own.event, own.stream) }?;
         }
         Ok(())

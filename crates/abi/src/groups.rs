@@ -27,7 +27,7 @@ struct Group {
     number: u64,
     /// The process that has opened them. A forked child's copy means nothing there.
     owner: Process,
-    /// How many groups are open, one within the other.
+    /// The number of open groups, one within the other.
     depth: usize,
     /// The calls on host memory in their order, also calls that could not begin.
     calls: Vec<Result<Call, Failure>>,
@@ -48,7 +48,7 @@ enum Call {
 /// Something that ranks do together and that is no call: making a communicator, for instance.
 pub type Meeting = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
-/// What goes on when a function returns.
+/// Whether calls go on when a function returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing.
@@ -98,8 +98,8 @@ pub fn end() -> Result<Progress, Failure> {
     }
 }
 
-/// Closes this thread's innermost group; if it is the outermost, too, returns its calls, none of
-/// which begins.
+/// Closes this thread's innermost group. If it is the outermost, too, returns its calls, and begins
+/// none.
 ///
 /// # Errors
 /// There is none; it had more than calls that begin at its end, which are dropped; or a call of it
@@ -137,8 +137,8 @@ impl Group {
         held.chain(enqueued.map(Ok)).collect()
     }
 
-    /// Begins the calls and meetings that have waited for the end, unless a call could not begin:
-    /// then other ranks may have begun nothing either, and this one would wait for them in vain.
+    /// Begins the calls and meetings that have waited for the end, unless a call could not begin.
+    /// Then other ranks may have begun nothing either, and this one would wait for them in vain.
     fn end(mut self) -> Result<Progress, Failure> {
         // Leaked by a panic: a call may still send from it then.
         let copied = copy_messages(self.calls.iter_mut().filter_map(held)).map(ManuallyDrop::new);
@@ -255,8 +255,8 @@ pub fn meet(order: usize, meeting: Meeting) -> Result<(), Failure> {
 }
 
 /// Has this rank meet others in a thread of its own, from now on, or from the end of the open group
-/// on, after the group's background meetings of the same `order`. Returns whether the meeting goes
-/// on.
+/// on. The meeting comes after the group's background meetings of the same `order`. Returns whether
+/// the meeting goes on.
 ///
 /// # Errors
 /// No group is open, and no thread can be started.
@@ -328,8 +328,9 @@ pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure
 /// for it.
 ///
 /// # Safety
-/// That of [`run`], but that messages of a group may be sent out of memory where others of it are
-/// received: what was there before is sent.
+/// The call's buffers are as [`run_untyped`](spark_ccl::Communicator::run_untyped) demands until it
+/// is done, also where that is at the end of the group. Messages of a group may be sent out of
+/// memory where others of it are received: the contents from before are sent.
 ///
 /// # Errors
 /// Those of `run_untyped`.
@@ -341,9 +342,10 @@ pub unsafe fn hold(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<(), Failure
         return unsafe { run(comm, &call) };
     }
     // SAFETY: until `call` is done, also where that is at the end of the group, the caller keeps
-    // the memory that it sends initialised, and lets only messages of this group change it; the end
-    // of the group sends copies of what they change. The caller keeps the memory that it receives
-    // writable, and lets nobody else use that. A group that never ends does not start the call.
+    // the memory that it sends initialised, and lets only messages of this group change it. Of
+    // changed memory, the end of the group sends a copy. The caller keeps the memory that it
+    // receives writable, and lets nobody else use that. A group that never ends does not start the
+    // call.
     push(Ok(Call::Held(unsafe { Held::new(comm, call) }?)));
     Ok(())
 }
@@ -364,8 +366,8 @@ pub unsafe fn enqueue(
     stream: CUstream,
     event: CUevent,
 ) -> Result<(), Failure> {
-    // SAFETY: the caller keeps the stream, unless it is a default one, and the event, which is of
-    // the communicator's device, until the call is enqueued, by when `call` is dropped. The caller
+    // SAFETY: the event is of the communicator's device. The caller keeps it and the stream, unless
+    // that is a default one, until the call is enqueued, by when `call` is dropped. The caller
     // keeps the buffers, and all other uses of them away, until the call has run.
     let mut call = Some(unsafe { Enqueued::new(comm, call, stream, event) });
     with_group(|group| {

@@ -1,5 +1,5 @@
-//! Handles of communicators and requests: numbers in tables, so that using an invalid one is an
-//! error and not undefined behaviour.
+//! Handles of communicators and requests: numbers in tables. So an invalid one is an error, not
+//! undefined behaviour.
 //!
 //! No number is used for two handles, not even in different tables, unless a library chooses them
 //! itself. Each process has its own tables. A forked child counts on from its parent's last number,

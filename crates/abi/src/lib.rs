@@ -1,6 +1,7 @@
-//! The common part of spark-ccl's libraries for C: handles of their objects ([`handles`]), checked
-//! [`arguments`], calls that are assembled ([`draft`]), run later ([`started`], [`enqueued`]) or in
-//! [`groups`], and a guard that turns failures and panics into result codes ([`failure`]).
+//! The common part of spark-ccl's libraries for C. It has handles of their objects ([`handles`]),
+//! checked [`arguments`], and a guard that turns failures and panics into result codes
+//! ([`failure`]). Calls are assembled ([`draft`]), and run later ([`started`], [`enqueued`]) or in
+//! [`groups`].
 //!
 //! Each library has functions, structures and result codes of its own. A group belongs to a thread
 //! and to the library that this is linked into.

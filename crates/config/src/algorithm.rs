@@ -28,7 +28,7 @@ struct Rule {
     algorithms: Vec<Algorithm>,
 }
 
-/// What a rule applies to.
+/// The calls that a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// Every collective that has no rule of its own.

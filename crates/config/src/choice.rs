@@ -139,7 +139,7 @@ impl SingleCopy {
     }
 }
 
-/// What executes collectives on device memory (`SPARK_CCL_BACKEND`).
+/// The engine for collectives on device memory (`SPARK_CCL_BACKEND`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Backend {

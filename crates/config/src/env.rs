@@ -149,7 +149,7 @@ impl Env {
         Ok(())
     }
 
-    /// How long the ranks may take to meet: as set, if that is valid, else the default.
+    /// The time that the ranks have to meet: as set, if that is valid, else the default.
     pub fn init_timeout(&self) -> Duration {
         let value = self.value(INIT_TIMEOUT);
         let time = value.and_then(|value| match &value.typed {

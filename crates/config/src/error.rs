@@ -16,7 +16,7 @@ pub enum Error {
         value: String,
         /// Where the value is from.
         origin: Origin,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
     },
     /// Values that are valid, but not together.
@@ -44,7 +44,7 @@ pub enum Error {
         name: String,
         /// Where the value is from.
         origin: Origin,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         reason: String,
     },
     /// A file that a variable names cannot be read.
@@ -56,7 +56,7 @@ pub enum Error {
         origin: Origin,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }

@@ -45,7 +45,7 @@ pub(crate) fn parse(text: &str) -> (Vec<Line>, Vec<usize>) {
     (lines, bad)
 }
 
-/// Whether a file may set a variable. It must not set those that identify a process (`RANK`,
+/// Whether a file may set a variable. It must not set variables that identify a process (`RANK`,
 /// `HOME`, ...).
 fn is_ours(name: &str) -> bool {
     (name.starts_with("NCCL_") || name.starts_with("SPARK_CCL_"))

@@ -139,7 +139,7 @@ pub fn replace(path: &Path, draft: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Opens a file, also through a link of this user or of root. In a folder like `/tmp`, nobody else
-/// can remove such a link between the check of its owner and the second attempt.
+/// can remove that link between the check of its owner and the second attempt.
 fn open(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
     let without_links = (flags | OFlags::NOFOLLOW).bits() as i32;
     let opened = options.clone().custom_flags(without_links).open(path);

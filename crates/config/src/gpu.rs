@@ -12,7 +12,7 @@ const MOST_SET_ASIDE: usize = 256 << 20;
 pub const MOST_CTAS: usize = 32;
 const MOST_IN_SLOTS: usize = 9 << 20;
 
-/// How device memory is used.
+/// Settings of device memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// CUDA's number of this rank's own device, whatever its place among the host's ranks.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// its version.
 const BANNER: &str = "spark_nccl::banner=info";
 
-/// What is logged, and where to. By default, nothing is.
+/// The events that are logged, and where to. By default, none are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
     /// A `tracing` filter such as `info` or `spark_ccl=debug,warn`. `None`: nothing is logged.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::Error;
 use crate::reader::Reader;
 
-/// How NCCL is used.
+/// Settings of NCCL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nccl {
     /// Its library, or the folder that contains it; `None` for the system's. It runs in this

@@ -16,7 +16,7 @@ const RAS_PORT: u16 = 28028;
 const PROMETHEUS_EVERY: Duration = Duration::from_secs(30);
 const JSON_EVERY: Duration = Duration::from_secs(1);
 
-/// What is reported about running communicators. By default, nothing is.
+/// The reports about running communicators. By default, there are none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observe {
     /// Where clients of NCCL's RAS protocol may ask.
@@ -39,14 +39,14 @@ pub enum Record {
     Folder(PathBuf),
 }
 
-/// What is written about completed operations, in the formats of NCCL's inspector.
+/// The files about completed operations, in the formats of NCCL's inspector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspector {
     /// The folder of the files.
     pub folder: PathBuf,
     /// Their format.
     pub format: InspectorFormat,
-    /// How often they are written.
+    /// The pause between two of them.
     pub every: Duration,
     /// Slurm's number of the job.
     pub job: Option<String>,

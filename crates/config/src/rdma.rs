@@ -8,10 +8,10 @@ use crate::parse;
 use crate::pattern::Pattern;
 use crate::reader::{Reader, Used};
 
-/// How RDMA links are set up. `docs/environment.md` explains each setting.
+/// Settings of RDMA links. `docs/environment.md` explains each setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rdma {
-    /// Which ports of which devices may be used.
+    /// The ports that may be used, by device.
     pub hcas: Hcas,
     /// The only index in a port's GID table that may be used; `None` for the one that suits the
     /// peer.
@@ -116,7 +116,7 @@ impl fmt::Display for GidIndex {
     }
 }
 
-/// Which ports of which devices may be used, in the grammar of `NCCL_IB_HCA`.
+/// The ports that may be used, by device, in the grammar of `NCCL_IB_HCA`.
 ///
 /// It displays as the variable that was set and its value, for error texts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -68,16 +68,16 @@ pub struct Settings {
     pub socket_family: Option<Family>,
     /// TCP connections per link; `None` for what suits the link.
     pub sockets: Option<usize>,
-    /// How RDMA links are set up.
+    /// Settings of RDMA links.
     pub rdma: Rdma,
-    /// What executes collectives on device memory.
+    /// The engine for collectives on device memory.
     pub backend: Backend,
     /// CUDA's number of the device of a host's first rank; the next ranks have the next ones. No
     /// variable sets it.
     pub device: usize,
-    /// How device memory is used.
+    /// Settings of device memory.
     pub gpu: Gpu,
-    /// How NCCL is used.
+    /// Settings of NCCL.
     pub nccl: Nccl,
     /// Payload bytes of one slot of a link, a multiple of 64; `None` for what suits the links.
     pub slot_bytes: Option<usize>,
@@ -87,13 +87,13 @@ pub struct Settings {
     pub secret: Option<Secret>,
     /// The address of the rendezvous, if no launcher provides one.
     pub comm_id: Option<HostPort>,
-    /// What is logged.
+    /// The log's settings.
     pub log: Log,
-    /// What is reported about running communicators.
+    /// The reports about running communicators.
     pub observe: Observe,
     /// Whether a thread makes progress on operations between calls.
     pub progress_thread: bool,
-    /// How many threads of a rank help with long calls; `None` for as many as are spare.
+    /// The number of threads of a rank that help with long calls; `None` for as many as are spare.
     pub helpers: Option<usize>,
     origins: Vec<Used>,
     without_effect: Vec<Used>,
@@ -172,7 +172,7 @@ impl Settings {
         &self.without_effect
     }
 
-    /// What looks wrong, but is not an error.
+    /// Settings that look wrong, but are no errors.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

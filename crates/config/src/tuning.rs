@@ -60,11 +60,11 @@ pub struct TuningStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
-    /// What connects them.
+    /// The network that connects them.
     pub links: Links,
     /// How many there are.
     pub ranks: u32,
-    /// How many hosts they are on.
+    /// The number of hosts that they are on.
     pub hosts: u32,
 }
 
@@ -129,7 +129,7 @@ impl Tuning {
     /// # Errors
     /// [`TuningError`] for everything else.
     pub fn parse(bytes: &[u8]) -> Result<Self, TuningError> {
-        /// What all versions have in common.
+        /// The fields that all versions have in common.
         #[derive(Deserialize)]
         struct Head {
             version: u32,
@@ -206,14 +206,14 @@ impl Tuning {
 }
 
 impl TuningEntry {
-    /// What is wrong with the entry, if anything.
+    /// The entry's problem, if it has one.
     fn problem(&self) -> Option<String> {
         let sizes: Vec<_> = self.steps.iter().map(|step| step.up_to).collect();
         problem(self.collective, &sizes)
     }
 }
 
-/// What is wrong with the sizes of a collective's steps, if anything.
+/// The problem of the sizes of a collective's steps, if they have one.
 fn problem(collective: Operation, sizes: &[u64]) -> Option<String> {
     if sizes.is_empty() {
         return Some(format!("{collective} has no steps"));

@@ -1,4 +1,4 @@
-//! What each GPU says about access by RDMA devices, and whether its memory is exported as a
+//! Prints whether each GPU supports access by RDMA devices, and whether its memory is exported as a
 //! dma-buf: all steps before `ibv_reg_dmabuf_mr`.
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! What the driver has answered about streams, for as long as one call enqueues in them.
+//! The driver's answers about streams, kept for as long as one call enqueues in them.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;

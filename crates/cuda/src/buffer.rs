@@ -145,8 +145,8 @@ impl Buffer {
     ///
     /// It records the event of a write, even after a read, because cudarc overwrites the event of
     /// earlier reads at its next read. The calls of a group, or of several threads, may read the
-    /// buffer at the same time: the stream first waits for the uses already recorded, so that a
-    /// wait for the last use is a wait for all.
+    /// buffer at the same time. So the stream first waits for the uses already recorded: a wait for
+    /// the last use is then a wait for all.
     ///
     /// # Safety
     /// The buffer that was observed must not have been dropped.

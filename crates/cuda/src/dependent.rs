@@ -50,8 +50,9 @@ pub struct DependentLaunch {
 }
 
 impl DependentLaunch {
-    /// `None` if the GPU (of a compute capability below 9.0) or the driver (for CUDA before 12.3,
-    /// where kernels in graphs always wait for the whole of others) does not do that.
+    /// `None` if the GPU (of a compute capability below 9.0) or the driver does not do that.
+    /// Drivers for CUDA before 12.3 do not: kernels in graphs always wait there for the whole of
+    /// others.
     ///
     /// # Errors
     /// The driver fails.
@@ -101,9 +102,9 @@ impl DependentLaunch {
         };
         // SAFETY: `config`, its one attribute and the array of parameters are local variables of
         // the driver's layout, which it reads before it returns. The caller gives each parameter
-        // the layout that the kernel has for it, keeps the memory that they name until the kernel
-        // has ended, and launches only kernels each of whose threads waits before it uses memory.
-        // `stream` and `function` are borrowed, so neither has been destroyed.
+        // the layout that the kernel has for it, and keeps the memory that they name until the
+        // kernel has ended. Each thread of the kernel waits before it uses memory. `stream` and
+        // `function` are borrowed, so neither has been destroyed.
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,

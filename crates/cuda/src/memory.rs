@@ -244,9 +244,9 @@ impl PinnedWords {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.count * size_of::<AtomicU64>();
         // SAFETY: `zeroed` has set these `bytes` bytes to 0. They live as long as `self`. This
-        // borrow is the only reference of the process to them, and no kernel uses them meanwhile:
-        // only unsafe code starts kernels, and this type's documentation forbids it to let one run
-        // while the bytes are borrowed.
+        // borrow is the only reference of the process to them. No kernel uses them meanwhile: only
+        // unsafe code starts kernels, and must let none run on them while they are borrowed, as
+        // this type's documentation says.
         unsafe { std::slice::from_raw_parts_mut(self.start.cast_mut().cast(), bytes) }
     }
 

@@ -55,10 +55,10 @@ pub fn is_device_only(address: u64) -> bool {
     ask(TYPE) == Some(device) && ask(MANAGED) == Some(0)
 }
 
-/// How many of `bytes` bytes from an address on are memory of the context's device: one allocation,
-/// or mappings that follow each other. The address itself is [of that device](device_of). The
-/// memory ends before addresses that are only reserved, or that the device may not access. Allowed
-/// while a graph is captured.
+/// The number of bytes from an address on, up to `bytes`, that are memory of the context's device:
+/// one allocation, or mappings that follow each other. The address itself is [of that
+/// device](device_of). The memory ends before addresses that are only reserved, or that the device
+/// may not access. Allowed while a graph is captured.
 ///
 /// # Errors
 /// The driver fails.

@@ -3,8 +3,8 @@
 use crate::Error;
 use crate::device::attributes_of;
 
-/// A GPU of this generation and later orders the writes of a device that reach it: a kernel that
-/// sees a flag sees everything that the same device wrote before it.
+/// GPUs of this generation and later order the writes of a device that reach them. A kernel that
+/// sees a flag sees all earlier writes of the same device.
 const ORDERED_SINCE: i32 = 9;
 
 /// What a GPU and its driver say about access to its memory by RDMA devices.
@@ -51,8 +51,8 @@ pub fn rdma_traits(ordinal: usize) -> Result<RdmaTraits, Error> {
 }
 
 impl RdmaTraits {
-    /// Why RDMA devices may not write data, and then a flag, straight into memory of this GPU,
-    /// where a running kernel polls the flag; `None` if they may, as far as the driver says.
+    /// Why RDMA devices may not write data, and then a flag that a running kernel polls, straight
+    /// into memory of this GPU. `None` if they may, as far as the driver says.
     pub fn obstacle(&self) -> Option<String> {
         let (major, minor) = self.capability;
         Some(if self.integrated {

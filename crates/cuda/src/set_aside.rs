@@ -21,7 +21,7 @@ use crate::current::make_current;
 use crate::stream::relaxed;
 use crate::{Error, checked};
 
-/// How memory was made, which decides how it is freed.
+/// The way in which memory was made, which decides how it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryKind {
     /// By `cuMemAlloc`.
@@ -60,7 +60,7 @@ type Key = (usize, usize, MemoryKind, usize, u64);
 
 static SET_ASIDE: Mutex<BTreeMap<Key, Unused>> = Mutex::new(BTreeMap::new());
 
-/// How many blocks are being freed: taken out of the map, and with the driver.
+/// The number of blocks that are being freed: taken out of the map, and with the driver.
 static BEING_FREED: Mutex<BTreeMap<(usize, MemoryKind), usize>> = Mutex::new(BTreeMap::new());
 
 fn being_freed() -> MutexGuard<'static, BTreeMap<(usize, MemoryKind), usize>> {
@@ -139,7 +139,7 @@ impl Unused {
     }
 }
 
-/// How many bytes of a context are set aside. Memory that is registered twice counts once.
+/// The bytes of a context that are set aside. Memory that is registered twice counts once.
 pub fn set_aside_bytes(context: &CudaContext) -> usize {
     let own = context.cu_ctx().addr();
     let all = all();

@@ -12,7 +12,7 @@ use crate::current::make_current;
 use crate::driver::function;
 use crate::{Error, checked};
 
-/// How many bytes are copied at a time.
+/// The bytes of one copy.
 const PIECE: usize = 4 << 20;
 /// `CU_STREAM_PER_THREAD`.
 pub(crate) const PER_THREAD: usize = 2;
@@ -272,7 +272,7 @@ impl Drop for OwnStream {
     }
 }
 
-/// How many values are copied at a time.
+/// The values of one copy.
 fn per_piece<T>() -> usize {
     (PIECE / size_of::<T>().max(1)).max(1)
 }

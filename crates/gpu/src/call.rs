@@ -6,16 +6,16 @@ use spark_ccl_types::{Combine, DType, Extent, Operation, ReduceOp, Reduction, Sc
 use crate::Error;
 use crate::layout::{CallLayout, Scaling};
 
-/// An operation on a rank's buffers, given by their addresses on its GPU, of any alignment. Ranks
-/// other than the root do not touch a buffer that only the root has.
+/// An operation on a rank's buffers, given by their addresses on its GPU, of any alignment. Only
+/// the root touches a buffer that only the root has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// What to do: `AllReduce`, `ReduceScatter`, `AllGather`, `AllToAll`, `Broadcast`, `Reduce`,
-    /// `Gather` or `Scatter`.
+    /// `AllReduce`, `ReduceScatter`, `AllGather`, `AllToAll`, `Broadcast`, `Reduce`, `Gather` or
+    /// `Scatter`.
     pub operation: Operation,
     /// The type of the elements.
     pub dtype: DType,
-    /// How elements are reduced, if they are.
+    /// The reduction of elements, if there is one.
     pub op: ReduceOp,
     /// This rank's factor, for [`ReduceOp::PreMulSum`]: the bits of an element, in the lowest
     /// bytes; or the factor's address.

@@ -29,7 +29,7 @@ pub enum Error {
     Peers {
         /// The rank.
         rank: usize,
-        /// How many ranks its own scratch is for.
+        /// The number of ranks that its own scratch is for.
         ranks: usize,
         /// How many descriptors there are.
         given: usize,

@@ -11,8 +11,8 @@ use crate::Error;
 use crate::turns::{Turn, Turns};
 
 /// By GPU: the turns of launches that are a communicator's first in a stream. Where two threads
-/// launch at once, each the first kernel of a stream, the driver may give both streams one queue of
-/// the GPU: a rank's kernel would then start only after that of another rank, which waits for it.
+/// launch the first kernels of two streams at once, the driver may give both streams one queue of
+/// the GPU. A rank's kernel would then start only after another rank's kernel, which waits for it.
 /// Later launches do without: where a stream is full, they wait for room, which may come only once
 /// another communicator has launched.
 static FIRST_LAUNCHES: [Turns; 16] = [const { Turns::new() }; 16];
@@ -28,8 +28,8 @@ const STREAMS: usize = 4096;
 pub(crate) struct Streams(Mutex<BTreeSet<u64>>);
 
 impl Streams {
-    /// Makes a launch in a stream: not at the same time as others, if it is the first one there.
-    /// What is captured is not launched yet.
+    /// Makes a launch in a stream: not at the same time as others, if it is the first one there. A
+    /// captured kernel is not launched yet.
     pub(crate) fn launch(
         &self,
         stream: &CudaStream,
@@ -69,9 +69,9 @@ pub(crate) unsafe fn launch_early<A>(
     grid: [u32; 2],
     arguments: &mut A,
 ) -> Result<(), Error> {
-    // SAFETY: the caller passes the kernel's one parameter in its layout, keeps all memory that it
-    // names until the kernel has ended, and chooses kernels whose threads all wait for the kernel
-    // ahead before they touch memory. `parameters` points to `arguments`, which is borrowed.
+    // SAFETY: the caller passes the kernel's one parameter in its layout, and keeps all memory that
+    // it names until the kernel has ended. Each thread of the kernel waits for the kernel ahead
+    // before it touches memory. `parameters` points to `arguments`, which is borrowed.
     unsafe {
         match dependent {
             Some(dependent) => {

@@ -1,21 +1,21 @@
 //! Collectives between the GPUs of a host, by kernels of this library.
 //!
 //! A kernel's warps push their data into the scratch memory of the peers' GPUs, with flags in the
-//! data, and wait for the data of the peers: there are no barriers, no calls of the host, and
+//! data, and wait for the data of the peers. There are no barriers and no calls of the host, and
 //! buffers may be anywhere. `kernels/` has the protocols; their headers also compile for a host,
 //! where `tests/host.rs` runs them with threads.
 //!
 //! - [`Plan::new`] says which kernel an operation takes, and on how large a grid. It is a pure
 //!   function of what all ranks know.
-//! - [`Scratch::new`] sets a rank's memory aside, and [`Scratch::export`] gives a descriptor of it,
-//!   which the caller passes to a peer: a process or a thread, on the same GPU or on another one.
+//! - [`Scratch::new`] sets a rank's memory aside, and [`Scratch::export`] gives a descriptor of it.
+//!   The caller passes that to a peer: a process or a thread, on the same GPU or on another one.
 //! - [`Member::join`] maps the peers' scratch, and loads the kernels. Ranks share nothing else.
 //! - GPUs of a host that do not reach each other's memory have their scratch in memory of the host:
 //!   [`Scratch::in_host`], [`Member::join_in_host`].
 //! - [`Member::enqueue`] launches an operation in a stream, or captures it into a graph.
 //! - [`Member::pass`] does so with [messages](Message) between pairs, in which other ranks take no
 //!   part.
-//! - [`Member::check`] says whether an operation has failed, and because of which peer.
+//! - [`Member::check`] says whether an operation has failed, and names the peer.
 //! - [`Stage`] is for ranks that share no memory: kernels pass their data to the host, and take
 //!   results from it.
 //! - [`Slots`] are also for ranks that share no memory: kernels fill slots, the host carries these

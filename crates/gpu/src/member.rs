@@ -341,7 +341,7 @@ impl Member {
     /// driver, and waits for nothing.
     ///
     /// # Errors
-    /// An operation has failed: why, and because of which peer.
+    /// An operation has failed: the reason, and the peer.
     pub fn check(&self) -> Result<(), Error> {
         self.parts
             .mailbox

@@ -36,7 +36,7 @@ impl Message {
         2 * self.peer + self.way as usize
     }
 
-    /// How many batches it is cut into.
+    /// The number of batches that it is cut into.
     fn batches(&self, protocol: Protocol) -> u64 {
         let batch = protocol.batch();
         let rest = self.bytes.div_ceil(8).saturating_sub(batch - 16);

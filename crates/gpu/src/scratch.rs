@@ -49,8 +49,8 @@ impl Scratch {
     /// host, which is zero and at least [as long as needed](Self::bytes_in_host).
     ///
     /// # Errors
-    /// There are too few or too many ranks, the memory is too short or was registered for another
-    /// GPU, there is not enough memory on the GPU, or the driver fails.
+    /// There are too few or too many ranks; the memory is too short, or was registered for another
+    /// GPU; the GPU lacks memory; the driver fails.
     pub fn in_host(
         context: &Arc<CudaContext>,
         ranks: usize,

@@ -115,8 +115,8 @@ impl Slots {
         (2..=MAX_RANKS).contains(&ranks)
     }
 
-    /// The depth of lanes, up to 8, with which the slots for data to and from another rank take at
-    /// most `bytes`; 0 if there is no room for a slot.
+    /// The depth of lanes, up to 8, with which the slots to and from another rank take at most
+    /// `bytes`; 0 if there is no room for a slot.
     pub fn depth_within(bytes: usize, ctas: u32) -> usize {
         (bytes / (2 * (lanes(ctas) + 1) * PAYLOAD)).min(DEPTH)
     }
@@ -187,7 +187,7 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Tells the kernels where the boxes are, launches them without work, and waits: the driver's
+    /// Tells the kernels where the boxes are, launches them without work, and waits. The driver's
     /// work at the first launch may wait for running kernels, and these may wait for a peer.
     fn warm_up(&self, boxes: &[Boxes]) -> Result<(), Error> {
         let context = &self.parts.context;
@@ -249,7 +249,7 @@ impl Slots {
         self.reported(0)
     }
 
-    /// What the kernels report at this place.
+    /// The report of the kernels at this place.
     fn reported(&self, place: usize) -> Calls {
         let word = |at: usize| &self.parts.journal.words()[JOURNAL * place + at];
         loop {
@@ -422,7 +422,7 @@ impl Slots {
         }
     }
 
-    /// Checks whether an operation of this rank has failed, and because of which peer. Only reads
+    /// Checks whether an operation of this rank has failed; the error names the peer. Only reads
     /// host memory, and asks no driver.
     ///
     /// # Errors

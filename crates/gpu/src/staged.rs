@@ -1,11 +1,11 @@
 //! Operations and messages by way of the host: for GPUs that do not reach each other's memory.
 //!
-//! A kernel copies pieces of its input to slots in the host's memory and rings for each; a thread
-//! of the host takes the pieces in their order ([`Stage::rung`]), does the operation on them by
-//! whatever reaches the other ranks, and answers ([`Stage::answer`]); the kernel copies the results
-//! to its output. The host's memory also has a description of each piece, and pieces are numbered
-//! in the GPU's memory: so graphs may be launched any number of times, and the host needs no call
-//! of the driver.
+//! A kernel copies pieces of its input to slots in the host's memory and rings for each. A thread
+//! of the host takes the pieces in their order ([`Stage::rung`]), does the operation on them over
+//! its links to the other ranks, and answers ([`Stage::answer`]). The kernel copies the results to
+//! its output. The host's memory also has a description of each piece, and pieces are numbered in
+//! the GPU's memory. So graphs may be launched any number of times, and the host needs no call of
+//! the driver.
 //!
 //! If the buffers are themselves memory of the host, the host does the operation on them
 //! ([`Stage::enqueue_on_buffers`]): the kernel rings once, with their addresses, and copies

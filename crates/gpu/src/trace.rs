@@ -1,9 +1,9 @@
-//! What the kernels do, as steps for the checker of schedules: for each rank, the steps of one
-//! warp, which exchanges data with the same warp of the peers only.
+//! The kernels' work, as steps for the checker of schedules: for each rank, the steps of one warp.
+//! A warp exchanges data with the same warp of the peers only.
 //!
 //! A word of a buffer is an element. A message is written to its slot before it is sent, and is
-//! read there when it is received: the checker takes slots for memory that a rank lends, and finds
-//! whether one is written too early. Slots are in the sender's scratch here, and links hold any
+//! read there when it is received. The checker takes slots for memory that a rank lends, and finds
+//! slots that are written too early. Slots are in the sender's scratch here, and links hold any
 //! number of messages, as kernels never wait for room. Ranks without data for a peer send a word
 //! that stands for flags.
 
@@ -100,7 +100,7 @@ fn trace(setting: &Setting, warp: u64) -> Vec<Trace> {
     (0..setting.ranks as Rank).map(trace).collect()
 }
 
-/// What a rank's warp does.
+/// The steps of a rank's warp.
 #[derive(Debug)]
 struct Trace {
     setting: Setting,
@@ -117,7 +117,7 @@ struct Trace {
     /// The numbers of rounds, and of operations, that came before.
     start: u64,
     operation: u64,
-    /// Whether this warp has yet to see what the peers have signed.
+    /// Whether this warp has yet to see the peers' signatures.
     is_open: bool,
 }
 
@@ -183,7 +183,7 @@ impl Trace {
         Span::scratch(u64::from(rank) * self.setting.batch(), len)
     }
 
-    /// What is sent in place of data.
+    /// The message that is sent in place of data.
     fn flag(&self) -> Span {
         self.kept(self.ranks(), 1)
     }

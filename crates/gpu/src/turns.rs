@@ -1,4 +1,4 @@
-//! Turns of threads, none of which keeps the others waiting for long.
+//! Turns of threads. None keeps the others waiting for long.
 
 use std::time::{Duration, Instant};
 

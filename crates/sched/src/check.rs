@@ -2,10 +2,10 @@
 //! does not know how schedules are made.
 //!
 //! All ranks' schedules run in lock-step over links of limited size, on memory whose elements
-//! record their origin. This finds deadlocks, messages whose two ends disagree, lost and duplicate
-//! contributions, results whose order of reduction differs between ranks, contributions that are
-//! not read as input (which an executor would not scale) or scaled more than once, writes outside
-//! of what a rank owns, and races in registered memory.
+//! record their origin. The checker finds deadlocks, messages whose two ends disagree, lost and
+//! duplicate contributions, and results whose order of reduction differs between ranks. It finds
+//! contributions that are not read as input (which an executor would not scale) or scaled more than
+//! once, writes outside of a rank's own memory, and races in registered memory.
 
 mod goal;
 mod memory;
@@ -77,7 +77,7 @@ impl Case {
         }
     }
 
-    /// What its links hold.
+    /// The window of its links.
     pub fn window(&self) -> Window {
         Window::for_chunk(self.chunk, self.slice)
     }

@@ -51,7 +51,7 @@ pub enum Defect {
         step: Step,
         /// The element within the step.
         element: u64,
-        /// What it did.
+        /// Its action.
         problem: Problem,
     },
     /// An output element is wrong at the end.
@@ -60,7 +60,7 @@ pub enum Defect {
         rank: Rank,
         /// Element of the output.
         element: u64,
-        /// What it is instead.
+        /// Its actual contents.
         seen: String,
     },
     /// Two accesses to the same memory, at least one of them a write, that no message orders.
@@ -86,7 +86,7 @@ pub struct Stuck {
     pub step: Step,
 }
 
-/// What a step did that is forbidden.
+/// The forbidden action of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
     /// Accessed elements beyond the end of a buffer. A buffer that the rank does not have is empty.

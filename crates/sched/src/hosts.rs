@@ -14,8 +14,8 @@ pub struct Hosts {
     ranks: u32,
     /// The ring of the ranks of this host.
     pub(crate) inside: RingPosition,
-    /// The ring of the ranks with the same position on all hosts. If a host has no such position,
-    /// the neighbours are meaningless.
+    /// The ring of the ranks with the same position on all hosts. If a host lacks the position, the
+    /// neighbours are meaningless.
     pub(crate) across: RingPosition,
     /// Whether the host before this one in that ring has one rank only.
     pub(crate) prev_is_alone: bool,

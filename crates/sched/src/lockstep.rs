@@ -1,8 +1,8 @@
 //! Runs the schedules of all ranks together, over links that hold a limited number of messages.
 //!
-//! Each rank and channel is a sequential process. It blocks on FIFO links, each of which has one
-//! sender and one receiver. The outcome of such a network does not depend on the order in which its
-//! processes run, so one run without a deadlock proves that no order deadlocks.
+//! Each rank and channel is a sequential process. It blocks on FIFO links. Each of them has one
+//! sender and one receiver. The outcome of such networks does not depend on the order in which
+//! their processes run, so one run without a deadlock proves that no order deadlocks.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -30,7 +30,7 @@ impl Window {
     }
 }
 
-/// What a run has counted.
+/// The counts of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
     /// The non-empty steps of all ranks.
@@ -53,7 +53,7 @@ pub(crate) struct Slice {
     pub(crate) len: u64,
 }
 
-/// What the steps of a run do.
+/// The effects of a run's steps.
 pub(crate) trait Model {
     type Message;
 

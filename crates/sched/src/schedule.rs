@@ -41,8 +41,9 @@ enum Plan {
 /// The schedule of `shape.rank`. All ranks must use the same arguments, except for the rank.
 ///
 /// In place means that input and output are the same memory (`all_reduce`, `broadcast`, `reduce`,
-/// `all_to_all`); that the input is the rank's own block of the output (`all_gather`, `gather`); or
-/// that the output is the rank's own block of the input (`reduce_scatter`, `scatter`).
+/// `all_to_all`). In `all_gather` and `gather`, it means that the input is the rank's own block of
+/// the output; in `reduce_scatter` and `scatter`, that the output is the rank's own block of the
+/// input.
 ///
 /// A lone rank that reduces has a copy step even in place, because an executor may scale what it
 /// reads from the input.
@@ -85,7 +86,7 @@ pub fn schedule(
     plan.map(|plan| Schedule {
         plan,
         may_lend: match (operation, algorithm) {
-            // What ranks receive replaces what they send in the same step.
+            // The received block replaces the block that is sent in the same step.
             (Operation::AllToAll, _) => !in_place,
             (Operation::AllReduce, Algorithm::Direct | Algorithm::RecursiveDoubling) => false,
             _ => true,
@@ -162,9 +163,9 @@ impl Schedule {
     /// Whether it is one exchange: every rank sends a message to every other rank, starting with
     /// the next one. It has the whole input, or in an `all_to_all` the block for that rank. Then
     /// the rank receives one from every other rank. All are reduced in rank order to the output, or
-    /// stored side by side: the own one first, if it is not there yet, then those of the ranks
-    /// before this one, the closest first. An executor may do all of it at once instead of step by
-    /// step.
+    /// stored side by side. The own one is stored first, if it is not there yet, then the blocks of
+    /// the ranks before this one, the closest first. An executor may do all of it at once instead
+    /// of step by step.
     #[inline]
     pub fn is_exchange(&self) -> bool {
         matches!(&self.plan, Plan::Direct(direct) if direct.is_exchange())

@@ -47,7 +47,7 @@ pub struct Unsupported {
     pub operation: Operation,
     /// The requested algorithm.
     pub algorithm: Algorithm,
-    /// What is wrong.
+    /// The problem.
     pub reason: &'static str,
 }
 

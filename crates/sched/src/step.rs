@@ -29,11 +29,11 @@ pub struct Span {
     pub len: u64,
 }
 
-/// What a step does. A link is the message stream to or from a peer on the step's channel.
+/// The kind of a step. A link is the message stream to or from a peer on the step's channel.
 ///
 /// A step with a `src` and a `dst` covers the same number of elements in both, except for
 /// [`Kind::SendRecv`], whose halves are independent. Spans that a kind does not use are
-/// [`Span::EMPTY`]. A span is divided into slices, each of which is one message; so a step (or
+/// [`Span::EMPTY`]. A span is divided into slices, and each slice is one message. So a step (or
 /// half) without elements moves no message, in either direction.
 ///
 /// When two operands are reduced, the left one is that of the lower rank, so that partners that
@@ -108,15 +108,15 @@ impl Kind {
 /// One entry of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Step {
-    /// What to do.
+    /// The kind.
     pub kind: Kind,
     /// The peer of the sending half; this rank itself if nothing is sent.
     pub send_to: Rank,
     /// The peer of the receiving half; this rank itself if nothing is received.
     pub recv_from: Rank,
-    /// What is read locally (or remotely, for the `Get` kinds).
+    /// The span that is read locally (or remotely, for the `Get` kinds).
     pub src: Span,
-    /// What is written.
+    /// The span that is written.
     pub dst: Span,
     /// Of [`Kind::RecvReduce`] and the like: the received data is one rank's contribution, not
     /// reduced yet. An executor multiplies it by a factor that all ranks share, as it does with

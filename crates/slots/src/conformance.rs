@@ -35,7 +35,7 @@ unsafe impl Memory for Plain {
 
 pub(crate) fn plain(shape: Shape) -> PostBox {
     let bytes = shape.bytes().next_multiple_of(LINE);
-    // What would be on a GPU is behind the box.
+    // The part that would be on a GPU is behind the box.
     let all = bytes + shape.bytes_on_device();
     let lines = (0..all.div_ceil(LINE)).map(|_| Line::default());
     let memory = Plain(lines.collect());

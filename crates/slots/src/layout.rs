@@ -17,8 +17,7 @@ const PAGE: usize = 4096;
 /// In a slot of packets: the words of the record, and the bytes of the block.
 pub(crate) const RECORD_OF_PACKETS: usize = 4;
 pub(crate) const BLOCK: usize = 1024;
-/// The words of a slot of packets, each of which is a packet, and how many of these slots a box
-/// has.
+/// The words of a slot of packets (each is a packet), and the number of these slots in a box.
 pub(crate) const PACKETS: usize = RECORD_OF_PACKETS + BLOCK / size_of::<u64>();
 pub(crate) const PACKET_SLOTS: usize = 2;
 /// Every so often, counted in slots, all packets of a slot are written.

@@ -2,11 +2,11 @@
 //!
 //! For each directed pair of ranks there is an outbox at the sender and an inbox at the receiver,
 //! of the same [`Shape`]: lanes, each with a row of slots. A kernel fills a slot of its outbox,
-//! with a [`Record`] that describes it, and publishes it; a [`Carrier`] moves it into the peer's
-//! inbox and sets its flag; the peer's kernel polls the flag, compares the record, reduces straight
+//! with a [`Record`] that describes it, and publishes it. A [`Carrier`] moves it into the peer's
+//! inbox and sets its flag. The peer's kernel polls the flag, compares the record, reduces straight
 //! out of the slot, and releases it. A [`Proxy`] posts and completes, and gives credits back.
 //!
-//! Numbers of slots, and all counters, are totals that never restart: a graph that is launched
+//! Numbers of slots, and all counters, are totals that never restart. So a graph that is launched
 //! again continues where the last launch has ended, and the host does nothing for it.
 //!
 //! - An outbox slot is free once all of its writes have completed ([`Counter::Sent`]), and not

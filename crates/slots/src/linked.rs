@@ -1,11 +1,11 @@
 //! A carrier over a link. A slot is the messages of a credit, its record and its payload, one after
 //! the other; a credit with which no slot goes is a message of its own. The link keeps their order.
 //!
-//! A link over RDMA puts slots, except for those of packets, straight into the peer's inbox, once
-//! the peer has said by its first message where that is: the same bytes, and then the slot's flag.
-//! They are put both ways or neither: a peer that is not to put them says nothing by that message.
-//! The peer's processor has no part in it. This carrier looks into the inbox to learn what has
-//! come. Slots on a GPU can only be put.
+//! A link over RDMA puts slots, except for slots of packets, straight into the peer's inbox: the
+//! same bytes, and then the slot's flag. Before, the peer says by its first message where its inbox
+//! is. They are put both ways or neither: a peer that is not to put them says nothing by that
+//! message. The peer's processor has no part in it. This carrier looks into the inbox to learn what
+//! has come. Slots on a GPU can only be put.
 
 mod heard;
 mod incoming;

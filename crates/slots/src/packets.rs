@@ -18,7 +18,8 @@ use crate::layout::{
 use crate::{Error, PostBox, Record};
 
 const LOW: u64 = u32::MAX as u64;
-/// How many packets are polled together: so few that little is read twice while they come.
+/// The number of packets that are polled together: so few that little is read twice while they
+/// come.
 const AT_ONCE: usize = 32;
 
 impl PostBox {
@@ -104,7 +105,7 @@ fn put([low, high]: &[AtomicU64; 2], number: u64, word: u64) {
     high.store(values[1], Ordering::Relaxed);
 }
 
-/// How many packets are written of a slot with this number of words.
+/// The number of packets that are written of a slot with this number of words.
 pub(crate) fn packets_of(number: u64, words: usize) -> usize {
     let is_renewed = number % RENEWED_EACH < PACKET_SLOTS as u64;
     if is_renewed { PACKETS } else { words }

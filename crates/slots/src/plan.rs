@@ -1,4 +1,4 @@
-//! How a call is cut into slots: a pure function of arguments that are the same on all ranks.
+//! Cuts a call into slots: a pure function of arguments that are the same on all ranks.
 
 use spark_ccl_types::Operation;
 
@@ -15,9 +15,9 @@ const SMALL_MOST: u64 = 256 << 10;
 pub(crate) const MOST_BY_PACKETS: u64 = BLOCK as u64;
 /// How many pieces each CTA has in a longer call.
 const PIECES: u64 = 4;
-/// The most rounds that a lane fills before it consumes the first: enough to keep all ranks busy
-/// and to have credits go with slots of the other direction, and so few that the data stay in
-/// caches.
+/// The most rounds that a lane fills before it consumes the first. They are enough to keep all
+/// ranks busy, and to have credits go with slots of the other direction. They are so few that the
+/// data stay in caches.
 const AHEAD: usize = 5;
 /// The threads of a warp.
 const WARP: u64 = 32;
@@ -51,14 +51,14 @@ impl Kernel {
     }
 }
 
-/// How a call is done.
+/// The way in which a call is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Whether ranks exchange data directly, or in shares.
     pub form: Form,
     /// The kernel that does the call.
     pub kernel: Kernel,
-    /// The CTAs, each of which has a lane.
+    /// The CTAs. Each has a lane.
     pub ctas: u32,
     /// The most bytes of a slot's payload.
     pub piece: u64,

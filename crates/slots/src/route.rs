@@ -9,7 +9,7 @@ use crate::Form;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Route {
-    /// The ranks that get this rank's input, and those that get its results.
+    /// The ranks that get this rank's input, and the ranks that get its results.
     pub to: [u32; 2],
     /// The ranks from which this rank gets input, and results.
     pub from: [u32; 2],

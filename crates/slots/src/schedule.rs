@@ -1,6 +1,6 @@
 //! How many slots a lane needs, so that no rank waits for room that never comes.
 //!
-//! A lane's rows at the sender and at the receiver both hold slots: a slot that the peer has no
+//! A lane's rows at the sender and at the receiver both hold slots. A slot that the peer has no
 //! room for stays in the outbox, which holds up nobody until the outbox is full.
 
 use spark_ccl_types::Operation;

@@ -6,7 +6,7 @@
 pub enum Counter {
     /// Slots that the kernel has filled.
     Published,
-    /// Slots of which all writes have completed.
+    /// Slots whose writes have all completed.
     Sent,
     /// Slots that the peer has consumed.
     Credit,

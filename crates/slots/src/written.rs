@@ -1,5 +1,5 @@
-//! A carrier for tests that writes slots as RDMA devices do: the parts of a slot in their order,
-//! while those of other slots come in between; wherever the slots are.
+//! A carrier for tests that writes slots as RDMA devices do, wherever the slots are. It writes the
+//! parts of a slot in their order, with parts of other slots in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,7 +49,7 @@ impl Written {
         };
         write(&self.inbox, parts.remove(0));
         if parts.is_empty() {
-            // What the proxies read is in the boxes, wherever the slots are.
+            // The proxies' part is in the boxes, wherever the slots are.
             assert_eq!(self.inbox.record(*slot), self.outbox.record(*slot));
             let [told, own] = [&self.inbox, &self.outbox].map(|at| at.credit_with(*slot));
             assert_eq!(told.load(Ordering::Relaxed), own.load(Ordering::Relaxed));

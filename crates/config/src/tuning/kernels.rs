@@ -45,7 +45,7 @@ pub struct GpuLayout {
     pub ranks: u32,
 }
 
-/// What connects GPUs, by the best way to pass data over it.
+/// The connection of GPUs, by the best way to pass data over it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GpuWire {
@@ -58,7 +58,7 @@ pub enum GpuWire {
 }
 
 impl KernelEntry {
-    /// What is wrong with the entry, if anything.
+    /// The entry's problem, if it has one.
     pub(super) fn problem(&self) -> Option<String> {
         let sizes: Vec<_> = self.steps.iter().map(|step| step.up_to).collect();
         problem(self.collective, &sizes)

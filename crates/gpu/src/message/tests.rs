@@ -135,7 +135,7 @@ fn keeps_limits(launch: &Launch, ctas: u32) -> bool {
 
 proptest! {
     /// The two ends of a message are in launches of the same number, or the launch of one end has
-    /// all of its rank: so no two launches need later ones of each other.
+    /// all messages of its rank. So no two launches need later ones of each other.
     #[test]
     fn both_ends_count_alike(
         (ranks, pairs) in (1..=8_usize).prop_flat_map(|ranks| (Just(ranks), between(ranks))),

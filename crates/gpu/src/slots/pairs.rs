@@ -9,7 +9,7 @@ use spark_ccl_slots::{Boxes, Memory, PostBox, Shape};
 
 use crate::{Error, Stage};
 
-/// What a rank has for each rank; nothing for itself.
+/// A rank's memory for each rank; none for itself.
 pub(super) struct Pairs {
     pub(super) boxes: Vec<Option<[PostBox; 2]>>,
     pub(super) on_device: Vec<Option<DeviceBlock>>,

@@ -65,7 +65,7 @@ impl Cut {
         })
     }
 
-    /// The pieces of a message of this many bytes, each of which counts as an element; a pure
+    /// The pieces of a message of this many bytes, where each byte counts as an element; a pure
     /// function of arguments that are the same at both ends. Pieces begin at multiples of 16.
     pub fn of_message(bytes: u64, ranks: usize) -> Self {
         let pieces = (bytes / WORTHWHILE).clamp(1, PIECES);

@@ -1,8 +1,9 @@
-//! What the kernel and Rust share: `kernels/staged_layout.h` has the same structures and numbers.
+//! The layout that the kernel and Rust share: `kernels/staged_layout.h` has the same structures and
+//! numbers.
 
 use crate::flows::{FLOWS, MESSAGES};
 
-/// The most CTAs of an operation, each of which has a lane.
+/// The most CTAs of an operation. Each CTA has a lane.
 pub(super) const STAGE_CTAS: usize = 8;
 /// The slots of a lane.
 pub(super) const SLOTS: usize = 2;
@@ -33,7 +34,7 @@ pub(super) struct StageLayout {
     pub(super) failed: u64,
 }
 
-/// What the host does an operation on.
+/// The memory on which the host does an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Manner {

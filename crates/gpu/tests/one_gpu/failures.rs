@@ -218,7 +218,7 @@ fn a_member_can_be_dropped_while_its_kernel_waits() {
     }
 }
 
-/// What a rank has exported stays, so that the stores of its peers go somewhere.
+/// A rank's exported memory stays, so that the stores of its peers go somewhere.
 #[test]
 fn ranks_can_write_to_one_that_has_ended() {
     for case in cases() {

@@ -1,4 +1,4 @@
-//! What a rank must be given to join.
+//! The arguments that a rank needs to join.
 
 use std::fs::File;
 use std::time::Duration;

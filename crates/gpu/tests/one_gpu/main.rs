@@ -3,7 +3,7 @@
 //! few seconds.
 //!
 //! The CTAs of all ranks must be on the GPU at the same time, and each rank's stream must have a
-//! hardware queue of its own, so the tests run one at a time.
+//! hardware queue of its own. So the tests run one at a time.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod failures;

@@ -172,7 +172,8 @@ fn many_groups_in_flight() {
         let posts: Vec<_> = (0..100)
             .map(|seed| Post::new(any_letters(ranks, seed, 50_000), 7))
             .collect();
-        // They write over each other; what the last one has received is looked at.
+        // They write over each other; the test looks at the messages that the last one has
+        // received.
         let last = Post::new(any_letters(ranks, 1, 900_000), 7);
         last.prepare(place);
         std::thread::scope(|scope| {

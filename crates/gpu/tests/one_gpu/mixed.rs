@@ -10,7 +10,7 @@ use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 use crate::oracle;
 use crate::place::{Place, Rank, WIRES};
 
-/// The operations of a round, of which each has its own output.
+/// The operations of a round. Each has its own output.
 const CALLS: usize = 200;
 /// Bytes of an output.
 const PART: usize = 32 << 10;
@@ -48,7 +48,7 @@ fn random_call(seed: u64, number: usize, own: &Rank, outputs: &DeviceBlock, rank
     }
 }
 
-/// The values are those that flags have: small numbers.
+/// The values are small numbers, as flags have.
 fn input(rank: usize) -> Vec<u32> {
     (0..PART as u32).map(|i| i % 97 + rank as u32).collect()
 }

@@ -11,11 +11,11 @@ use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 
 use crate::{host_memory, oracle};
 
-/// What may be between ranks.
+/// The connections that may be between ranks.
 pub(crate) const WIRES: [Wire; 3] = [Wire::Whole, Wire::Any, Wire::Host];
 /// Bytes of a buffer.
 pub(crate) const ROOM: usize = 16 << 20;
-/// What is around outputs.
+/// The byte around outputs.
 pub(crate) const GUARD: u8 = 0xee;
 /// Bytes before and behind an output that must stay as they are.
 const MARGIN: usize = 64;
@@ -36,7 +36,7 @@ pub(crate) struct Place {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What to call, but for the addresses.
+/// A call without its addresses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) operation: Operation,
@@ -61,7 +61,7 @@ impl Place {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: threads of this program that use CUDA, which reads the variable, wait for the
-        // lock before. No other thread reads variables through C; those that read them through
+        // lock before. No other thread reads variables through C; threads that read them through
         // Rust's library take its lock.
         unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
         if !has(Need::Gpu) {

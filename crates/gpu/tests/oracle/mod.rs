@@ -1,6 +1,6 @@
-//! What a reduction should give, bit by bit: ranks in their order, small floats in 32 bits, one
-//! rounding at the end; of a mean of floats, each operand times 1/n in these bits before it is
-//! added. And what the library makes of factors.
+//! The expected result of a reduction, bit by bit: ranks in their order, small floats in 32 bits,
+//! one rounding at the end. In a mean of floats, each operand is multiplied by 1/n in these bits
+//! before it is added. And what the library makes of factors.
 
 use spark_ccl_compute::{Compute, Cpu, Job, Operand, Started, Streaming};
 use spark_ccl_types::small_float::{Half, narrow, widen};
@@ -113,7 +113,7 @@ pub(crate) fn scaled(dtype: DType, factor: u64, input: &[u8]) -> Vec<u8> {
     output
 }
 
-// The bytes of a result, of which there is one NaN.
+// The bytes of a result; all NaNs have the same ones.
 
 fn single(x: f32) -> [u8; 4] {
     if x.is_nan() {

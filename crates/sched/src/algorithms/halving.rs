@@ -1,5 +1,5 @@
-//! Halving and doubling: partners at distance 1, 2, 4, ... exchange halves of what they have left,
-//! until each has one block; then they exchange what they have in reverse order.
+//! Halving and doubling. Partners at distance 1, 2, 4, ... exchange halves of their remaining part,
+//! until each has one block. Then they exchange their blocks in reverse order.
 //!
 //! Most of the data goes to the nearest rank. Ranks beyond the largest power of two first send
 //! their vector to a proxy, which reduces it into its own, and receive the result from it at the
@@ -33,7 +33,7 @@ enum Part {
     Core { extra: Option<Rank> },
 }
 
-/// How a round is divided: into one block per exchanging rank. A chunk holds `1 << joined` blocks;
+/// The division of a round: into one block per exchanging rank. A chunk holds `1 << joined` blocks;
 /// an exchange of more blocks is done in parts of that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {

@@ -1,14 +1,14 @@
 //! All-reduce in two levels: the ranks of a host divide among them what crosses between hosts.
 //!
 //! A column is a position that every host has. A round is divided into one share per column, and
-//! each share into one block per host. The ranks of a host reduce each share, around their ring,
-//! onto the rank whose position is the share's column; the ranks of a column reduce and distribute
-//! the blocks around the ring of hosts; the ranks of a host pass the shares around. On hosts larger
-//! than the smallest, ranks beyond the columns own no share: they only take part in the host's
-//! rings.
+//! each share into one block per host. First, the ranks of a host reduce each share, around their
+//! ring, onto the rank whose position is the share's column. Then the ranks of a column reduce and
+//! distribute the blocks around the ring of hosts. At last, the ranks of a host pass the shares
+//! around. On hosts larger than the smallest, ranks beyond the columns own no share: they only take
+//! part in the host's rings.
 //!
 //! A block is reduced within the hosts just before the ring of hosts needs it, and distributed just
-//! after it is complete there, so messages between hosts are in flight while the ranks of a host
+//! after it is complete there. So messages between hosts are in flight while the ranks of a host
 //! exchange with each other. Several small blocks are processed at a time within a host.
 //!
 //! Every ring starts by sending at most a chunk per link, and from then on receives before it
@@ -28,7 +28,7 @@ pub(crate) struct Hierarchical {
     last: Cut,
 }
 
-/// How a round is divided: into the blocks of column 0, those of column 1, and so on.
+/// The division of a round: into the blocks of column 0, the blocks of column 1, and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     blocks: Split,

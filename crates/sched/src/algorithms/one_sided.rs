@@ -1,4 +1,4 @@
-//! Ranks read and write each other's registered memory, between two rounds of signals: the first
+//! Ranks read and write each other's registered memory, between two rounds of signals. The first
 //! means that a rank's buffers are ready, the second that it no longer uses its peers' buffers.
 
 use spark_ccl_types::Operation;

@@ -74,7 +74,7 @@ impl Pairwise {
 
 /// All-to-all with a length and an offset for every block, out of place.
 ///
-/// This also fits any other pattern of blocks in which each rank can compute what it sends and
+/// The schedule also fits any other pattern of blocks in which each rank can compute its sends and
 /// receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllToAllV<'a> {
@@ -86,9 +86,8 @@ pub struct AllToAllV<'a> {
     recv_offsets: &'a [u64],
 }
 
-/// The schedule of `rank` for an all-to-all. The tables have one entry per rank: the offset in the
-/// input and the length of the block for that rank, and the offset in the output and the length of
-/// the block from that rank.
+/// The schedule of `rank` for an all-to-all. The tables have one entry per rank: offset and length
+/// of the block for that rank in the input, and of the block from that rank in the output.
 ///
 /// # Errors
 ///

@@ -29,7 +29,7 @@ pub enum Want {
         /// The index of the element.
         index: u64,
     },
-    /// What it was before the collective.
+    /// The contents from before the collective.
     Same,
 }
 

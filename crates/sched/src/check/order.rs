@@ -55,7 +55,7 @@ impl Order {
         self.clocks.send(at)
     }
 
-    /// Orders everything that the receiver does from now on after everything that `carried` covers.
+    /// Orders all later actions of the receiver after the actions that `carried` covers.
     pub(super) fn receive(&mut self, at: ProcessId, carried: &Clock) {
         self.clocks.receive(at, carried);
     }

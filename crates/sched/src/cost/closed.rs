@@ -10,7 +10,8 @@ use spark_ccl_types::{Algorithm, Operation};
 use super::{Fabric, LinkCost};
 use crate::shape::Shape;
 
-/// The microseconds that an operation takes, in place; infinite if there is no such schedule.
+/// The microseconds that an operation takes, in place; infinite if the algorithm has no schedule
+/// for it.
 ///
 /// `shape.rank`, `shape.root` and `shape.hosts` are ignored: [`Algorithm::Hierarchical`] is assumed
 /// to use [`Fabric::hosts`]. The forms for `all_reduce` with rings, double trees, halving and
@@ -238,7 +239,7 @@ impl ClosedForm<'_> {
         }
     }
 
-    /// Adds up `round` for every chunk of `bytes`, of which the last may be shorter.
+    /// Adds up `round` for every chunk of `bytes`; the last chunk may be shorter.
     fn rounds(&self, bytes: f64, round: impl Fn(f64) -> f64) -> f64 {
         let full = (bytes / self.chunk).floor();
         let rest = bytes - full * self.chunk;

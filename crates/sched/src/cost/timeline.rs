@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// How many busy intervals are stored. Nothing is reserved before the intervals that were dropped.
+/// The number of busy intervals that are stored. Nothing is reserved before the intervals that were
+/// dropped.
 const MAX_INTERVALS: usize = 512;
 
 /// A port or a processor. Requests may come in any order of time: each gets the first gap that is

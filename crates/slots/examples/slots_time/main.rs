@@ -1,8 +1,7 @@
-//! How long an `all_reduce` of two ranks takes through slots that threads copy: of two processes,
-//! each with a GPU of its own; of two threads, where there is only one GPU.
-//! `slots_time [THREADS [MOST_BYTES [device]]]`: with `device`, slots are on the GPUs, of two
-//! threads, and the driver copies them. Elements are bfloat16; calls are in graphs. Every result is
-//! checked.
+//! Measures an `all_reduce` of two ranks through slots that threads copy: of two processes, each
+//! with a GPU of its own, or of two threads, where there is only one GPU. `slots_time [THREADS
+//! [MOST_BYTES [device]]]`: with `device`, slots are on the GPUs, of two threads, and the driver
+//! copies them. Elements are bfloat16; calls are in graphs. Every result is checked.
 
 mod driven;
 mod rank;

@@ -39,7 +39,7 @@ static SHAPE: LazyLock<Shape> =
 static BOX: LazyLock<usize> = LazyLock::new(|| SHAPE.bytes().next_multiple_of(PAGE));
 pub(crate) static SHARED: LazyLock<usize> = LazyLock::new(|| 4 * *BOX + 3 * PAGE);
 
-/// How a call is made.
+/// The form and the cut of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) form: Form,
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) ctas: u32,
 }
 
-/// What both processes map, from a place on.
+/// The memory that both processes map, from a place on.
 #[derive(Clone)]
 struct Shared(Arc<SharedMemory>, usize);
 
@@ -97,7 +97,7 @@ fn bf16(number: usize) -> u16 {
     ((number as f32).to_bits() >> 16) as u16
 }
 
-/// What the kernels have: state, boxes and counters in a block of the GPU's; a page of the host.
+/// The kernels' memory: state, boxes and counters in a block of the GPU's; a page of the host.
 fn member(rank: usize, shape: Shape, state: u64, page: u64) -> SlotMember {
     SlotMember {
         boxes: state + 64,

@@ -11,7 +11,7 @@ use crate::layout::{PACKET_SLOTS, PACKETS, RECORD_OF_PACKETS};
 use crate::packets::record_of;
 use crate::{Counter, Error, Placement, PostBox, Record, Slot};
 
-/// How many messages are taken at a time, so that other peers have their turn.
+/// The number of messages that are taken at a time, so that other peers have their turn.
 const AT_A_TIME: usize = 8;
 /// The bytes of a word.
 const WORD: usize = size_of::<u64>();
@@ -33,7 +33,7 @@ pub(super) struct Incoming {
     heard: Option<Heard>,
     /// Whether the peer puts slots into the inbox, instead of sending them.
     is_open: bool,
-    /// What the peer has said of its own inbox.
+    /// The peer's description of its own inbox.
     opening: Option<Vec<u8>>,
     /// Why no more messages come.
     ended: Option<Error>,
@@ -67,7 +67,7 @@ impl Incoming {
         }
     }
 
-    /// What the peer needs to be given back to put slots into its inbox, once it has said so.
+    /// The peer's opening, by which slots can be put into its inbox, once it has come.
     pub(super) fn take_opening(&mut self) -> Option<Vec<u8>> {
         self.opening.take()
     }
@@ -104,7 +104,7 @@ impl Incoming {
         };
         if let Err(error) = &taken {
             self.ended = Some(error.clone());
-            // What was put before the link has ended is there by now.
+            // Slots that were put before the link has ended are there by now.
             has_seen |= self.look_at_all()?;
         }
         // An error waits for the next call that sees nothing.

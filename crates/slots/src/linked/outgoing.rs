@@ -19,7 +19,8 @@ pub(super) struct Outgoing {
     way: Way,
     /// Whether the peer may put slots into this rank's inbox.
     opens: bool,
-    /// What the peer needs to put slots into this rank's inbox, until the link has taken it.
+    /// This rank's opening, by which the peer puts slots into its inbox, until the link has taken
+    /// it.
     opening: Option<Vec<u8>>,
     /// The puts under way, each with its slot, and the parts of the last one.
     puts: Vec<(u64, Slot)>,
@@ -113,7 +114,7 @@ impl Outgoing {
         self.way == Way::Puts
     }
 
-    /// Takes what the peer has said of its inbox: nothing, if it takes no puts.
+    /// Takes the peer's description of its inbox: nothing, if it takes no puts.
     pub(super) fn hear_opening(&mut self, told: &[u8]) -> Result<(), Error> {
         if self.way != Way::Unknown {
             return Err(Error::Violation {
@@ -167,8 +168,8 @@ impl Outgoing {
         self.parts.clear();
         self.parts
             .extend(self.outbox.parts(slot, payload, consumed));
-        // The proxy has acquired the kernel's counter before this; here the order holds for the
-        // device, too, which reads what the kernel has written.
+        // The proxy has acquired the kernel's counter before this. The fence extends the order to
+        // the device, which reads the kernel's bytes.
         device_fence();
         // SAFETY: the parts are the slot's, which the caller lets nothing write before it has
         // completed, so not before the put has ended. The outbox's memory stays mapped until its
@@ -228,7 +229,7 @@ impl Outgoing {
             self.completed
                 .extend(place.map(|place| self.puts.swap_remove(place).1));
         }
-        // What the link holds back ends with this process.
+        // Bytes that the link holds back end with this process.
         if self.tx.holds_back() {
             return None;
         }

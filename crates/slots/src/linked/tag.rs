@@ -2,8 +2,8 @@
 
 use crate::Slot;
 
-/// The fields of a tag, from the top: whether it is a credit; the lane; then for a slot the bytes
-/// of its payload and the last bits of its number, for a credit the total.
+/// The fields of a tag, from the top: whether it is a credit; the lane; and the rest. For a slot
+/// that is the bytes of its payload and the last bits of its number, for a credit the total.
 const CREDIT: u64 = 1 << 63;
 const LANE_AT: u32 = 48;
 const BYTES_AT: u32 = 24;
@@ -15,7 +15,7 @@ const TOTAL: u64 = (1 << LANE_AT) - 1;
 pub(super) const MOST_LANES: usize = (1 << (63 - LANE_AT)) - 1;
 pub(super) const MOST_BYTES: usize = LOW as usize;
 
-/// What a message carries.
+/// The contents of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     /// A part of a slot whose payload has this many bytes. The tag has only the last bits of the
@@ -23,7 +23,7 @@ pub(super) enum Tag {
     Slot { slot: Slot, payload: usize },
     /// The total of consumed slots of a lane.
     Credit { lane: usize, total: u64 },
-    /// What the peer needs to put slots into this rank's inbox, of this many bytes.
+    /// The opening, by which the peer puts slots into this rank's inbox, of this many bytes.
     Opening { bytes: u64 },
 }
 

@@ -189,9 +189,9 @@ fn a_slot_has_come_when_all_of_its_messages_have() {
 fn a_slot_for_which_there_is_no_room_is_an_error() {
     let [mut from, mut to] = over_memory(shape(), &Arc::default());
     let mut post = |number| {
-        // SAFETY: no thread writes the outbox. Its place at the peer may be in use, but a link of
-        // messages writes there only after the peer's end has checked the message, and the test is
-        // that it refuses the third.
+        // SAFETY: no thread writes the outbox. Its place at the peer may be in use. But a link of
+        // messages writes there only after the peer's end has checked the message, and it must
+        // refuse the third.
         while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0, 0).unwrap() } {}
         to.carrier.completed().map(drop)
     };
@@ -304,7 +304,7 @@ fn slots_of_many_long_messages_arrive_whole() {
     }
 }
 
-/// One thread has the links to two peers, of which one reads nothing.
+/// One thread has the links to two peers. One of them reads nothing.
 #[test]
 fn a_link_that_is_full_holds_up_no_other() {
     let shape = Shape::new(1, 4, 64 << 10).unwrap();

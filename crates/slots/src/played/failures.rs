@@ -106,8 +106,8 @@ fn an_abort_ends_what_need_not_wait() {
     assert!(buffers[0][0].is_untouched());
 }
 
-/// A rank that only sends has room in both boxes. What is not taken from its own when its process
-/// ends does not come.
+/// A rank that only sends has room in both boxes. Slots that are still in its own outbox when its
+/// process ends do not come.
 #[test]
 fn a_call_that_only_sends_lasts_until_its_slots_are_taken() {
     let depth = Form::Direct.depth(2);

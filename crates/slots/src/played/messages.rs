@@ -224,7 +224,7 @@ fn short_messages_complete_without_their_receiver() {
     assert!(got.is_right());
 }
 
-/// What passes in all launches of a turn: a call, or messages between random pairs.
+/// The calls and messages of all launches of a turn: a call, or messages between random pairs.
 enum Turn {
     Call(Call),
     /// By rank.

@@ -67,8 +67,8 @@ fn call(operation: Operation, root: usize) -> Call {
     }
 }
 
-/// Rank 1 of three makes `other`, and the others make `own`; then all make an `all_reduce`, in
-/// which each pair of ranks exchanges something, and so compares what it has not compared before.
+/// Rank 1 of three makes `other`, and the others make `own`. Then all make an `all_reduce`. Each
+/// pair of ranks exchanges something there, and so compares the calls that it has yet to compare.
 fn differ(own: Call, other: Call, form: Form) {
     differ_in(own, other, form, false);
     // Packets would not compare calls of lanes.

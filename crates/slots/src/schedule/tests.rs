@@ -110,9 +110,9 @@ impl Ranks {
     }
 }
 
-/// Whether all ranks come to their end. Ranks wait for single slots only, in an order of their
-/// own, and each slot has one sender and one receiver: so if one order of running them comes to
-/// the end, all do, also with one rank arbitrarily late.
+/// Whether all ranks come to their end. Ranks wait for single slots only, in an order of their own,
+/// and each slot has one sender and one receiver. So if one order of running them comes to the end,
+/// all do, also with one rank arbitrarily late.
 fn end(calls: &[Call], ranks: usize, depth: usize) -> bool {
     let steps = (0..ranks).map(|rank| calls.iter().flat_map(move |call| call.steps(rank, ranks)));
     let steps: Vec<Vec<_>> = steps.map(Iterator::collect).collect();
@@ -199,7 +199,7 @@ fn calls_of_all_kinds_follow_each_other_in_the_smallest_depth() {
     }
 }
 
-/// What a launch of a rank waits for: the steps of each of its roles, which run at the same time.
+/// The waits of a rank's launch: the steps of each of its roles, which run at the same time.
 type Roles = Vec<Vec<Step>>;
 
 /// Whether all ranks come to their end, each by launches of messages, one after the other.

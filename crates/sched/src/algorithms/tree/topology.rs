@@ -142,8 +142,8 @@ impl Topology {
     }
 }
 
-/// How many of the positions `1, 2, 4, ...` after `place` are its children in a binomial tree:
-/// those below its lowest set bit that exist.
+/// The number of positions `1, 2, 4, ...` after `place` that are its children in a binomial tree:
+/// the positions below its lowest set bit that exist.
 fn doublings(place: u32, size: u32) -> u32 {
     let room = size - place;
     let exist = room.ilog2() + u32::from(!room.is_power_of_two());

@@ -21,7 +21,7 @@ struct Process {
 /// more: with thousands of ranks, copies would take most of the memory.
 type Known = Rc<[u32]>;
 
-/// What a message carries.
+/// The clock that a message carries.
 pub(in crate::check) struct Clock {
     sent: Event,
     known: Known,

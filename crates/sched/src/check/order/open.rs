@@ -110,8 +110,8 @@ impl Access {
         (self.start, self.index)
     }
 
-    /// Whether `earlier`, which comes before this access, can be dropped: whatever comes after this
-    /// access also comes after `earlier`, so a later access that races with `earlier` also races
+    /// Whether `earlier`, which comes before this access, can be dropped. All that comes after this
+    /// access also comes after `earlier`: so a later access that races with `earlier` also races
     /// with this one.
     fn supersedes(&self, earlier: &Self) -> bool {
         let races_alike = self.is_write || !earlier.is_write;

@@ -165,7 +165,7 @@ struct Levels<'a> {
 }
 
 impl Levels<'_> {
-    /// A round with blocks of `block` bytes, of which the ranks of a host process `fit` at a time.
+    /// A round with blocks of `block` bytes. The ranks of a host process `fit` of them at a time.
     fn round(&self, block: f64, fit: f64) -> f64 {
         let turns = (self.hosts / fit).ceil();
         let reduce = self.turn(RECV_REDUCE_SEND, RECV_REDUCE, block * fit);

@@ -214,9 +214,9 @@ fn slots_arrive_without_the_receivers_processor() {
     }
 }
 
-/// The proxy learns from the inbox which slots have come, and of which call they are, also where
-/// all slots of a lane are consumed before it looks. A kernel on the GPU may see a slot before the
-/// proxy: then the credit waits, since the next slot replaces what the proxy has not seen.
+/// The proxy learns from the inbox which slots have come, and their calls, also where all slots of
+/// a lane are consumed before it looks. A kernel on the GPU may see a slot before the proxy. Then
+/// the credit waits, since the next slot replaces the one that the proxy has yet to see.
 #[test]
 fn a_carrier_knows_what_was_put_into_its_inbox() {
     for placement in [Placement::Host, Placement::Device] {

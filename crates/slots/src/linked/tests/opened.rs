@@ -1,4 +1,4 @@
-//! What a peer says and does whose slots are put.
+//! Words and actions of a peer whose slots are put.
 
 use super::*;
 
