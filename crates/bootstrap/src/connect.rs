@@ -79,7 +79,7 @@ pub enum Unreached {
 /// Connects and authenticates again to a process that was connected before. Tries each route once,
 /// for its share of the time.
 ///
-/// `is_own` returns whether an address belongs to this host, too: errors at such an address prove
+/// `is_own` returns whether an address belongs to this host, too: errors at own addresses prove
 /// nothing about the peer.
 pub(crate) fn redial(
     to: &Connect<'_>,

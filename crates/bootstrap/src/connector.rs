@@ -13,7 +13,7 @@ use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entered, Intent};
 use crate::{Error, Secret, net};
 
-/// How soon to try again if the listener's backlog is full.
+/// The pause before the next attempt if the listener's backlog is full.
 const FULL: Duration = Duration::from_millis(2);
 /// How long a refusal means only that the peer does not listen yet.
 const REFUSED: Duration = Duration::from_secs(2);
@@ -25,8 +25,8 @@ const REFUSED: Duration = Duration::from_secs(2);
 ///
 /// Routes that have failed are retried in rounds until the deadline, unless the answers show that
 /// this is pointless. An unanswered connection is kept meanwhile: its other end may be a stranger,
-/// or the peer, if that is stopped. How long a peer may be stopped is not for the bootstrap to
-/// decide, so a dial that has such connections continues.
+/// or the peer, if that is stopped. A dial with unanswered connections continues: others decide how
+/// long a peer may be stopped.
 pub(crate) struct Connector {
     /// The other end, for errors.
     name: String,
@@ -43,7 +43,7 @@ pub(crate) struct Connector {
     next: usize,
     next_at: Instant,
     pause: Duration,
-    /// How long a route may take to connect before the next one is tried beside it.
+    /// The time that a route has to connect before the next one is tried beside it.
     stagger: fn(&Route) -> Duration,
     /// No further round begins: only the current attempts are left.
     is_last_round: bool,

@@ -12,12 +12,12 @@ use crate::address::Address;
 use crate::handshake::Intent;
 use crate::net;
 
-/// How long one address may take to connect if there are others; also, how long it may take to
-/// answer before those are tried, too.
+/// The time that one address has to connect if there are others; and to answer before the others
+/// are tried, too.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 /// How long an address may take to accept the proof of the secret. Until then, the others get none.
 pub(crate) const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
-/// How long a route may take to connect before the next one is tried beside it.
+/// The time that a route has to connect before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(50);
 /// The same for a route chosen by the connecting rank: long enough for the kernel to repeat one
 /// lost packet.
@@ -66,7 +66,7 @@ impl Route {
         Ok((Unshared::new(socket), is_complete))
     }
 
-    /// How long it may take to connect before the next one is tried beside it.
+    /// The time that it has to connect before the next one is tried beside it.
     pub(crate) fn patience(&self) -> Duration {
         match self {
             Route::Tcp {

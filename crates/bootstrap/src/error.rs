@@ -76,7 +76,7 @@ pub enum Error {
     Protocol {
         /// The other end.
         peer: String,
-        /// What was expected and what was seen.
+        /// The expected and the seen values.
         reason: String,
     },
     /// Bytes from the other end were changed on the way.
@@ -84,7 +84,7 @@ pub enum Error {
     Changed {
         /// The other end.
         peer: String,
-        /// What it means.
+        /// Its meaning.
         error: Changed,
     },
     /// Ranks disagree about the size, a rank number, the build or the configuration.

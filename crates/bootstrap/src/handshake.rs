@@ -44,7 +44,7 @@ const MAGIC: [u8; 4] = *b"SCCL";
 /// Distinguishes worlds whose rendezvous have the same address.
 pub(crate) type WorldName = [u8; 8];
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// A rank joins the rendezvous of this world.

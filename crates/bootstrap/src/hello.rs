@@ -36,7 +36,7 @@ pub struct PeerInfo {
     pub pid: u32,
     /// Where it listens, the best address first. Empty for ranks that are threads of one process.
     pub addresses: Vec<Endpoint>,
-    /// How many RDMA ports it can use; none for ranks that are threads of one process.
+    /// The number of RDMA ports that it can use; none for ranks that are threads of one process.
     pub rdma_ports: u8,
     /// The name of its abstract Unix listener; empty if it has none.
     pub(crate) unix_name: String,
@@ -129,7 +129,7 @@ impl PeerInfo {
     }
 }
 
-/// What a rank sends to the rendezvous.
+/// A rank's message to the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) peer: PeerInfo,
@@ -172,8 +172,8 @@ impl Hello {
     }
 }
 
-/// What the rendezvous sends to every rank: the ranks and their addresses, and a nonce that
-/// distinguishes this world from every other one with the same secret.
+/// The message of the rendezvous to every rank: the ranks and their addresses, and a nonce. The
+/// nonce distinguishes this world from every other one with the same secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) nonce: [u8; 32],

@@ -6,7 +6,7 @@
 //! the most crowded origin. A rank sends its first message as soon as it is connected, so it waits
 //! only for the backlog before it, which is accepted fast. Evicted next are connections that have
 //! owed the proof of the secret for longer than [`GRACE`]. That time doubles for each [`CAPACITY`]
-//! by which such evictions outnumber admissions, so the ranks of a large world get in even if each
+//! by which these evictions outnumber admissions. So the ranks of a large world get in even if each
 //! of their answers takes long.
 
 mod eviction;
@@ -34,10 +34,10 @@ use crate::hello::Hello;
 use crate::keys::Keys;
 use crate::net::{self, Bell};
 
-/// How many connections are served at a time; further ones stay in the kernel's backlog. A
-/// stranger needs more than 5,000 connections to fill both, if the backlog has its usual 4,096.
+/// The number of connections that are served at a time; further ones stay in the kernel's backlog.
+/// A stranger needs more than 5,000 connections to fill both, if the backlog has its usual 4,096.
 const CAPACITY: usize = 1024;
-/// How many are served in any case, even if descriptors are scarce.
+/// The number that is served in any case, even if descriptors are scarce.
 const LEAST_CAPACITY: usize = 16;
 /// How many connections a listener accepts before the next listener's turn.
 const BATCH: usize = 128;
@@ -101,7 +101,7 @@ pub(crate) struct Incoming {
     pending: VecDeque<PendingConnection>,
     /// No connections are accepted before this time.
     closed_until: Option<Instant>,
-    /// How many connections are served at a time.
+    /// The number of connections that are served at a time.
     capacity: usize,
     /// Above [`LEAST_CAPACITY`] connections, those with descriptors from this number on are
     /// refused: the last quarter of this process's descriptors is the program's.
@@ -205,7 +205,7 @@ impl Incoming {
         &self.refused
     }
 
-    /// Advances all connections without blocking, and returns those that are now authenticated.
+    /// Advances all connections without blocking, and returns the ones that are now authenticated.
     /// Rejects streams that `admits` refuses: the owner already has them, or dials for them itself.
     pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         if self.closed_until.is_some_and(|until| until <= now) {
@@ -246,8 +246,8 @@ impl Incoming {
         None
     }
 
-    /// Accepts connections from each listener in turn. Returns those that are authenticated at
-    /// once.
+    /// Accepts connections from each listener in turn. Returns the connections that are
+    /// authenticated at once.
     fn accept_connections(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::new();
         let mut is_busy = false;

@@ -35,7 +35,7 @@ use crate::wire::FrameKind;
 use crate::wiring::MOST_RANKS;
 use crate::{Address, Error, Options, Secret, hello_check, listening, net, reminder, sealed_frame};
 
-/// How often a rank that waits for the table checks whether it is to go on.
+/// The pause between two checks of a rank that waits for the table, whether it is to go on.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A rank that has the table of all ranks.
@@ -356,7 +356,7 @@ impl Endpoints {
     }
 }
 
-/// How an address that this rank listens on is described to the others.
+/// The description of an address that this rank listens on, for the others.
 fn endpoint(own: &[Address], bound: SocketAddr) -> Endpoint {
     let known = own.iter().find(|one| one.with_port(bound.port()) == bound);
     known.map_or(bound.into(), |one| Endpoint {

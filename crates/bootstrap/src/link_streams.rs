@@ -35,7 +35,7 @@ pub enum StreamEnd {
 pub struct Delivery {
     /// The peer.
     pub peer: u32,
-    /// What the stream is for.
+    /// The purpose of the stream.
     pub stream_id: StreamId,
     /// The stream, or why there is none.
     pub stream: Result<(Stream, StreamEnd), Error>,
@@ -45,8 +45,8 @@ pub struct Delivery {
 /// negotiation that it returns, if any.
 pub type StreamHandler = Arc<dyn Fn(Delivery) -> Option<Box<dyn Negotiation>> + Send + Sync>;
 
-/// How many ended contexts are remembered. A program that splits a communicator at every step must
-/// not grow; no stream arrives later than this.
+/// The number of ended contexts that are remembered. A program that splits a communicator at every
+/// step must not grow; no stream arrives later than this.
 const LONGEST_PAST: usize = 16_384;
 
 /// The contexts that have or had a handler, or for which streams have arrived.
@@ -68,8 +68,8 @@ enum Context {
 }
 
 impl Contexts {
-    /// Passes all streams of a context to `handler` from now on. Returns those that have already
-    /// arrived.
+    /// Passes all streams of a context to `handler` from now on. Returns the streams that have
+    /// already arrived.
     pub(crate) fn handle_streams(&self, context: u64, handler: &StreamHandler) -> Vec<Delivery> {
         let handled = Context::Handled(Arc::clone(handler));
         match self.0.lock().contexts.insert(context, handled) {
@@ -133,7 +133,7 @@ impl std::fmt::Debug for Contexts {
 /// Requests to a session's thread.
 pub(crate) struct Requests {
     dials: Mutex<Vec<(u32, StreamId, Connector)>>,
-    /// What arrived before there was a handler, to deliver now.
+    /// Deliveries that arrived before there was a handler, to deliver now.
     early: Mutex<Vec<Delivery>>,
     /// The texts about dials that are not answered, by peer.
     silences: Mutex<HashMap<u32, String>>,

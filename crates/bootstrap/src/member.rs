@@ -1,5 +1,5 @@
 //! One rank's connection at the rendezvous: the messages it has sent, and those still to send to
-//! it. What ranks are told is decided in `rendezvous.rs`.
+//! it. `rendezvous.rs` decides on the answers to ranks.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -89,7 +89,7 @@ impl Member {
         self.flush();
     }
 
-    /// Sends what fits and reads what has arrived.
+    /// Sends as many bytes as fit, and reads the bytes that have arrived.
     pub(crate) fn serve(&mut self) -> Option<News> {
         self.flush();
         if !self.open {

@@ -141,8 +141,8 @@ impl Drop for Network {
 }
 
 /// The addresses at which to try a peer. For a peer on another host, leaves out loopback addresses
-/// and those that this host has, too, where another process would answer, unless the peer has no
-/// others. Container networks have the same addresses on every host.
+/// and addresses that this host has, too: another process would answer there. If the peer has no
+/// others, they stay. Container networks have the same addresses on every host.
 pub(crate) fn reachable(
     peer: &PeerInfo,
     local: bool,

@@ -32,7 +32,7 @@ impl Reachability<'_> {
             return source.is_some_and(|ip| self.own.iter().any(|one| one.ip == ip));
         }
         // An interface that shares a subnet with another host's is in that network. If the peer's
-        // interface were in it, too, and had such addresses, it would share the subnet.
+        // interface were in it, too, and had routable addresses, it would share the subnet.
         let is_elsewhere = self
             .peer
             .iter()

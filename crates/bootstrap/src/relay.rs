@@ -87,8 +87,8 @@ impl Relays {
         }
     }
 
-    /// Advances all connections without blocking, and drops those that are over. Returns
-    /// whether any has made progress.
+    /// Advances all connections without blocking, and drops the ones that are over. Returns whether
+    /// any has made progress.
     pub(crate) fn serve(&mut self, now: Instant) -> bool {
         let mut has_moved = false;
         for one in std::mem::take(&mut self.dialling) {

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How long a wait is silent. Most ranks join within this time.
+/// The time for which a wait is silent. Most ranks join within this time.
 const FIRST: Duration = Duration::from_secs(5);
 /// The longest time between two lines.
 const LONGEST: Duration = Duration::from_secs(60);

@@ -155,7 +155,7 @@ impl RendezvousService {
         })
     }
 
-    /// What may have kept ranks from joining.
+    /// A possible reason why ranks have not joined.
     fn explanation(&self, refused: Option<&Refused>) -> String {
         let refused = refused.map(refused_text).unwrap_or_default();
         match &*self.doubt {
@@ -361,8 +361,8 @@ impl RendezvousService {
         self.fail(now, kind, &text);
     }
 
-    /// The ranks that have ended; and those that have reported a problem, or whose messages were
-    /// changed on the way.
+    /// The ranks that have ended; and the ranks that have reported a problem, or whose messages
+    /// were changed on the way.
     fn broken(&self) -> (Vec<&PeerInfo>, Vec<(&PeerInfo, &str)>) {
         let mut lost = Vec::new();
         let mut failed = Vec::new();

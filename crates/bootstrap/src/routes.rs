@@ -115,8 +115,8 @@ fn joined(own: &[Address], targets: &[Endpoint]) -> Vec<[u32; 2]> {
     pairs.filter(|pair| !pair.contains(&0)).collect()
 }
 
-/// Whether an own interface may be in one network with the peer's: they share a subnet, or neither
-/// shares one with another interface, which would place it in that one's network.
+/// Whether an own interface may be in one network with the peer's. They share a subnet; or neither
+/// shares one with another interface, which would place it in the other's network.
 fn may_reach(own: u32, peer: u32, joined: &[[u32; 2]]) -> bool {
     joined.contains(&[own, peer]) || !joined.iter().any(|pair| pair[0] == own || pair[1] == peer)
 }

@@ -3,8 +3,8 @@
 //! Such a rank knows only the rendezvous' address. So it asks on each of its networks, by a
 //! datagram to all hosts there, at the rendezvous' port number. A rank that has reached the
 //! rendezvous ([`Responder`]) answers with a port at which it passes connections on. Datagrams
-//! carry a tag made with the secret, are not routed, and decide nothing but whom to dial: the
-//! dialled rank proves itself like any other, and so does the rendezvous behind it.
+//! carry a tag made with the secret, are not routed, and only decide whom to dial. The dialled rank
+//! proves itself like any other, and so does the rendezvous behind it.
 
 mod datagram;
 mod responder;
@@ -41,8 +41,8 @@ pub(crate) struct SearchKey {
 }
 
 impl SearchKey {
-    /// For the world whose rendezvous is at these addresses. `None` without a secret: such ranks
-    /// share a host.
+    /// For the world whose rendezvous is at these addresses. `None` without a secret: ranks without
+    /// one share a host.
     pub(crate) fn new(secret: &Secret, targets: &[SocketAddr]) -> Option<Self> {
         let port = targets.first()?.port();
         (!secret.is_public()).then(|| Self {

@@ -69,8 +69,8 @@ impl SessionThread {
     pub(crate) fn run(mut self) {
         loop {
             if let Err(error) = self.sleep() {
-                // Most likely out of memory, or of descriptors. What is due is done all the same;
-                // the pause keeps the thread from spinning.
+                // Most likely out of memory, or of descriptors. Work that is due is done all the
+                // same; the pause keeps the thread from spinning.
                 spark_ccl_log::warn!("the session cannot wait for its connections: {error}");
                 std::thread::sleep(PAUSE);
             }

@@ -1,23 +1,23 @@
-//! What a stream between two ranks is for, and how it reaches its peer. To this crate an id is
-//! only a name.
+//! The purpose of a stream between two ranks, and its way to the peer. To this crate an id is only
+//! a name.
 
 use std::fmt;
 
 use crate::Address;
 
-/// Identifies one stream between two ranks, both of which pass the same id. Each may be in use
-/// once at a time.
+/// Identifies one stream between two ranks. Both pass the same id. Each may be in use once at a
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamId {
     /// The communicator that the stream belongs to.
     pub context: u64,
-    /// What uses it.
+    /// Its user.
     pub kind: StreamKind,
     /// Distinguishes several streams of one kind; its meaning is the user's.
     pub number: u32,
 }
 
-/// What uses a stream.
+/// The user of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StreamKind {
     /// The control plane.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// The bytes before a frame's body: its length, then its kind.
 pub(crate) const FRAME_HEADER: usize = 5;
 
-/// What a frame holds.
+/// The contents of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// The client's first message: version, intent, nonce.

@@ -117,7 +117,7 @@ impl Wiring {
         ways
     }
 
-    /// The neighbour on the shortest way to a rank that avoids those that are `gone`.
+    /// The neighbour on the shortest way to a rank around the ranks that are `gone`.
     pub fn next_hop(&self, from: u32, to: u32, gone: &dyn Fn(u32) -> bool) -> Option<u32> {
         if self.joins(from, to) {
             return Some(to);

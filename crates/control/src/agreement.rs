@@ -1,5 +1,5 @@
-//! How the remaining ranks of a communicator agree on which of them go on. Knows proposals and what
-//! a rank has seen of the others; knows no clock, no stream and no communicator.
+//! How the remaining ranks of a communicator agree on which of them go on. Knows proposals, and a
+//! rank's view of the others; knows no clock, no stream and no communicator.
 //!
 //! A rank proposes members. When it sees all of them make this proposal, it *binds* itself to it. A
 //! communicator is *formed* when a rank sees all its members bound to it. A bound rank admits no
@@ -7,10 +7,10 @@
 //! bound.
 //!
 //! **Why two communicators without a common rank never go on** (by [`Rule::Answering`]). A proposal
-//! must have a majority of the communicator that was formed last, and of every later proposal that
-//! a rank is bound to, because others may have formed that one. Exactly half is a majority if it
-//! has the first rank. Ranks that have ended for sure do not count. A rank that is silent or lost
-//! counts, and so does one whose host refuses connections: it may still work.
+//! must have a majority of the communicator that was formed last. It also needs a majority of every
+//! later proposal that a rank is bound to, because others may have formed that one. Exactly half is
+//! a majority if it has the first rank. Ranks that have ended for sure do not count. A rank that is
+//! silent or lost counts, and so does one whose host refuses connections: it may still work.
 //!
 //! Let X and Y be formed from the same communicator P. If they have a rank in common, it bound
 //! itself to both, and the later one is a majority of the earlier one. If not, suppose Y's ranks
@@ -31,7 +31,7 @@ use crate::proposal::{Bound, Proposal};
 /// How many ranks a proposal can list.
 pub const MAX_LISTED: usize = 300;
 
-/// What a rank knows of the agreements in a lineage.
+/// A rank's knowledge of the agreements in a lineage.
 pub struct Agreement {
     me: u32,
     /// World ranks of the first communicator's members, in order.
@@ -69,14 +69,14 @@ pub enum Rule {
     Answering,
 }
 
-/// What a rank sees of the others, by world ranks.
+/// A rank's view of the others, by world ranks.
 #[derive(Debug, Clone, Default)]
 pub struct Sight {
     /// Members of the communicator that the agreement follows.
     pub members: BTreeSet<u32>,
     /// Ranks that have ended, or cannot be reached.
     pub gone: BTreeSet<u32>,
-    /// Those of `gone` that have ended for sure: see [`Watch::ended`](crate::Watch::ended).
+    /// The ranks of `gone` that have ended for sure: see [`Watch::ended`](crate::Watch::ended).
     pub ended: BTreeSet<u32>,
     /// Members that do not answer this rank.
     pub silent: BTreeSet<u32>,

@@ -4,7 +4,7 @@
 
 use crate::ledger::{Entry, Ledger};
 
-/// What a rank says of one of its calls.
+/// A rank's statement about one of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) context: u64,

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 
 /// Marks the sequence numbers of calls with device memory, which are counted separately:
-/// `DEVICE_MARK | number`. They are compared with those that were
+/// `DEVICE_MARK | number`. They are compared with the calls that were
 /// [recorded](crate::Watch::record_on_device). Calls whose data GPUs' kernels pass among themselves
 /// are not announced. With both marks, it is a message of device memory: a stream waits in it, and
 /// not the thread that makes host calls.
@@ -28,7 +28,7 @@ pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 /// A rank that does not wait answers a waiting companion within this time, and not more often.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
-/// What to do where a rank has ended while others went on.
+/// The remedy where a rank has ended while others went on.
 const UNEVEN: &str = "every rank must make the same calls before any of them finalizes or drops \
                       the communicator";
 
@@ -138,11 +138,11 @@ pub enum Fault {
         sequence: u64,
         /// The rank that noticed.
         rank_a: Member,
-        /// What it called.
+        /// Its call.
         words_a: String,
         /// The rank that called something else.
         rank_b: Member,
-        /// What that rank called.
+        /// The call of that rank.
         words_b: String,
     },
     /// An operation did not finish before its deadline.
@@ -160,7 +160,7 @@ pub enum Fault {
         words: String,
         /// How long it waited.
         waited: Duration,
-        /// The ranks that did not take part, as far as `by` could tell, without those that only
+        /// The ranks that did not take part, as far as `by` could tell, without ranks that only
         /// wait for another of them. For a message: its other end, the rank for which that one
         /// waits in a message, and so on.
         late: Vec<Late>,
@@ -178,8 +178,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The ranks that caused it, as far as is known: those that died, are lost, left, or aborted;
-    /// both ranks of a mismatch or of a failed link; and those that are late.
+    /// The ranks that caused it, as far as is known. These are ranks that died, are lost, left, or
+    /// aborted; both ranks of a mismatch or of a failed link; and late ranks.
     ///
     /// ```
     /// # use spark_ccl_control as spark_ccl;

@@ -116,7 +116,7 @@ mod tests {
             }
         }
 
-        /// Kills a rank: what it had received is lost, what it has sent still arrives.
+        /// Kills a rank: its received frames are lost, and its sent frames still arrive.
         fn kill(&mut self, victim: u32) {
             self.alive[victim as usize] = false;
         }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How many operations are kept. Under loom the ring is small, so that the model covers its
-/// wrap-around.
+/// The number of operations that are kept. Under loom the ring is small, so that the model covers
+/// its wrap-around.
 const DEPTH: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A ring of the last operations' signatures, by sequence number.
@@ -44,7 +44,7 @@ impl History {
         let slot = self.slot(sequence);
         // Relaxed: the fence below orders it before the signature.
         slot.stamp.store(stamp(sequence) | 1, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `get`: a reader that sees any of the new signature sees
+        // Pairs with the Acquire fence in `get`. A reader that sees any of the new signature sees
         // the odd stamp, or a later one, when it looks at the stamp again.
         fence(Ordering::Release);
         slot.signature[0].store(signature[0], Ordering::Relaxed);

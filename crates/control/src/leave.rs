@@ -27,7 +27,7 @@ pub struct Leave {
     /// [`Watch::has_done`](crate::Watch::has_done).
     pub device_calls: DeviceCalls,
     /// [`Fault::Left`], [`Fault::Died`] or [`Fault::Lost`] if its own calls need a rank that has
-    /// left or ended, or if it has ended itself; [`Fault::Aborted`] if a panic or the exit of its
+    /// left or ended, or if it has ended itself. [`Fault::Aborted`] if a panic or the exit of its
     /// process makes it leave.
     pub cause: Option<Fault>,
 }

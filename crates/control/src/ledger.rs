@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-/// How many calls are kept: more than CUDA lets a rank enqueue before it waits for the first.
+/// The number of calls that are kept: more than CUDA lets a rank enqueue before it waits for the
+/// first.
 const KEPT: usize = 4096;
 /// An odd number without a pattern: the golden ratio, times 2^64.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;

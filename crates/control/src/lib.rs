@@ -6,9 +6,9 @@
 //! [`Fault`] that reaches this rank from anywhere in the world.
 //!
 //! Faults and departures are flooded: each rank forwards each of them once to all its neighbours.
-//! They reach every live rank in few hops, and no single rank, not even rank 0, is needed for that.
-//! Progress is not flooded: each rank announces it to a few others (`state/notices.rs`). A rank
-//! that wants to know how far the others are asks them (`state/inquiry.rs`).
+//! They reach every live rank in few hops, whichever rank fails, rank 0 included. Progress is not
+//! flooded: each rank announces it to a few others (`state/notices.rs`). A rank that wants to know
+//! how far the others are asks them (`state/inquiry.rs`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

@@ -1,4 +1,4 @@
-//! What this rank knows about one member of a communicator.
+//! This rank's knowledge about one member of a communicator.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What this rank knows about the members of one communicator: who waits, who is late, who has
+//! This rank's knowledge about the members of one communicator: who waits, who is late, who has
 //! left. It decides what to tell, and does not send.
 
 mod late;
@@ -194,7 +194,7 @@ impl MemberTable {
         }
     }
 
-    /// What a member has answered last, and how long ago; this rank answers at once.
+    /// The last answer of a member, and its age; this rank answers at once.
     pub(crate) fn answer_of(&self, rank: u32, now: Instant) -> Option<(Answer, Duration)> {
         if rank == self.me() {
             return Some((self.answer(now), Duration::ZERO));

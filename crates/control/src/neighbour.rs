@@ -21,7 +21,7 @@ use crate::repair::Repair;
 use crate::wire::{self, Frame, Heartbeat};
 
 /// The stream from a vanished host breaks after 4.7 s of silence; `repair.rs` decides after that
-/// whether the rank is lost. If data is first sent late in the silence, it takes up to 9 s: the
+/// whether the rank is lost. If data is first sent late in the silence, it takes up to 9 s. The
 /// data ends the keepalive probes, and has a timeout of 4.7 s of its own.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -62,8 +62,8 @@ pub(crate) enum Retry {
 pub(crate) struct Neighbour {
     pub(crate) peer: u32,
     pub(crate) outbound: Outbound,
-    /// Whether the stream is still read from. It ends apart from writing: what the neighbour has
-    /// sent is read to its end.
+    /// Whether the stream is still read from. It ends apart from writing: the neighbour's frames
+    /// are read to their end.
     pub(crate) is_reading: bool,
     /// When to repeat the last write, if the system did not take all of it.
     pub(crate) retry: Option<Retry>,
@@ -89,7 +89,7 @@ pub(crate) struct Neighbour {
     write_error: Option<Errno>,
 }
 
-/// What the monitor thread polls for one neighbour.
+/// The descriptors that the monitor thread polls for one neighbour.
 pub(crate) struct PollTargets {
     pub(crate) stream: Arc<Unshared<Socket>>,
     pub(crate) flags: PollFlags,
@@ -165,7 +165,7 @@ impl Neighbour {
         (self.is_reading, self.retry) = (false, None);
     }
 
-    /// What to poll, if anything.
+    /// The descriptors to poll, if any.
     pub(crate) fn poll_targets(&self) -> Option<PollTargets> {
         let stream = self.stream.clone().filter(|_| self.is_reading)?;
         let mut flags = PollFlags::IN;
@@ -224,8 +224,8 @@ impl Neighbour {
         }
     }
 
-    /// Whether the neighbour has everything that was queued, as far as this rank can tell: on a
-    /// stream that cannot be reopened, whether the kernel has taken it all.
+    /// Whether the neighbour has all queued frames, as far as this rank can tell. On a stream that
+    /// cannot be reopened: whether the kernel has taken them all.
     pub(crate) fn has_delivered_all(&self) -> bool {
         match self.repair {
             Some(_) => self.outbound.is_confirmed(),

@@ -16,15 +16,15 @@ use crate::wire::{self, Frame};
 /// After that, `TCP_USER_TIMEOUT` would end the connection and the process would count as lost. The
 /// credit is small enough that the buffer never fills.
 const CREDIT: u64 = 32 * 1024;
-/// How many bytes are handed to the kernel at a time.
+/// The number of bytes that are handed to the kernel at a time.
 const BATCH: usize = 16 * 1024;
-/// How many notices are queued; beyond that the oldest is dropped.
+/// The number of notices that are queued; beyond that the oldest is dropped.
 const MAX_NOTICES: usize = 4096;
-/// How many frames of [`Class::Bounded`] are queued for a neighbour that does not read; further
-/// ones are dropped.
+/// The number of frames of [`Class::Bounded`] that are queued for a neighbour that does not read;
+/// further ones are dropped.
 const MAX_BOUNDED: usize = 4096;
 
-/// What happens to a frame while the neighbour does not read.
+/// The fate of a frame while the neighbour does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Never dropped: faults, deaths and goodbyes.
@@ -35,7 +35,7 @@ pub(crate) enum Class {
     Replaceable(Subject),
 }
 
-/// What a notice is about, who sent it, and to whom.
+/// A notice's subject, sender and receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Subject {
     pub(crate) to: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Subject {
     pub(crate) about: About,
 }
 
-/// What a notice is about.
+/// A notice's subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum About {
     /// Its sender's own progress.
@@ -59,8 +59,7 @@ pub(crate) enum About {
     Claim,
 }
 
-/// A queue that never blocks. It is bounded except for [`Class::Unbounded`], of which there are
-/// few.
+/// A queue that never blocks. It is bounded except for [`Class::Unbounded`], whose frames are few.
 #[derive(Default)]
 pub(crate) struct Outbound {
     /// The batch that is being written, and how many bytes of it have been.

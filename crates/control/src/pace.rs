@@ -8,12 +8,12 @@ use crate::wire::WaitingFor;
 
 /// Each topic is forwarded once per window. Ranks that wait announce it once a second.
 const WINDOW: Duration = Duration::from_millis(900);
-/// How many different calls are forwarded per window. Two are enough to prove a mismatch.
+/// The number of different calls that are forwarded per window. Two are enough to prove a mismatch.
 const MAX_CALLS: usize = 4;
-/// How many late ranks are forwarded per window. A fault names no more.
+/// The number of late ranks that are forwarded per window. A fault names no more.
 const MAX_LATE: usize = 12;
 
-/// What a notice says.
+/// The contents of a notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
     /// A member waits in this collective (sequence number), which it called with this signature.
@@ -64,9 +64,10 @@ struct Inquiry {
     is_checked: bool,
 }
 
-/// How many inquiries are kept. Ranks that wait for each other are in few different collectives.
+/// The number of inquiries that are kept. Ranks that wait for each other are in few different
+/// collectives.
 const MAX_INQUIRIES: usize = 4;
-/// How long members get to announce their progress before they are reported late.
+/// The time that members have to announce their progress before they are reported late.
 const REPLY_WITHIN: Duration = Duration::from_millis(300);
 /// When an inquiry is dropped: a rank that still waits has announced it again by then.
 const FORGET_AFTER: Duration = Duration::from_millis(2500);

@@ -1,6 +1,6 @@
 //! How ranks want to go on after a communicator.
 
-/// What a rank tells the others while they agree on a new communicator of some of the members.
+/// A rank's message to the others while they agree on a new communicator of some of the members.
 ///
 /// Ranks agree when they propose the same context, which they derive from the generation and the
 /// new members.

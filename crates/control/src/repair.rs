@@ -66,7 +66,7 @@ pub enum Unreached {
     Unresponsive(String),
 }
 
-/// How broken control streams are reopened.
+/// The means by which broken control streams are reopened.
 #[derive(Clone)]
 pub struct Redial {
     /// Opens the new streams.

@@ -1,5 +1,5 @@
 //! The monitor thread, and the ranks that it serves: it polls their control streams, and delivers
-//! what they post on a board. What happens with the frames is in `state.rs`.
+//! what they post on a board. `state.rs` handles the frames.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +28,7 @@ pub(crate) struct Service {
     process: Process,
     ranks: BTreeMap<u32, Mutex<ControlState>>,
     redial: Option<Redial>,
-    /// What the ranks of this process post, if they have no streams.
+    /// The board on which the ranks of this process post, if they have no streams.
     board: Option<Arc<Board>>,
     wake: OwnedFd,
     stop: AtomicBool,

@@ -36,7 +36,7 @@ pub(crate) struct ControlState {
     tables: HashMap<u64, MemberTable>,
     strays: Strays,
     departures: HashMap<u32, Departure>,
-    /// How broken streams are reopened; `None` if they are not.
+    /// The means by which broken streams are reopened; `None` if they are not.
     redial: Option<Redial>,
     /// When this rank last sent heartbeats.
     last_heartbeat: Option<Instant>,
@@ -106,7 +106,7 @@ impl ControlState {
         }
     }
 
-    /// Handles what a neighbour has sent.
+    /// Handles the frames of a neighbour.
     pub(crate) fn handle_frames(&mut self, neighbour: usize, frames: Vec<Frame>, now: Instant) {
         for frame in frames {
             match frame {
@@ -117,7 +117,7 @@ impl ControlState {
         }
     }
 
-    /// Handles what ranks of this process have posted, unless this one has left.
+    /// Handles the posts of ranks of this process, unless this one has left.
     pub(crate) fn handle_posts(&mut self, frames: &[Frame], now: Instant) {
         if self.board.is_none() {
             return;

@@ -7,10 +7,10 @@ use crate::wire::{Content, Flood, News, Notice};
 
 /// For how many unknown communicators messages are kept.
 const MAX_CONTEXTS: usize = 64;
-/// How many messages are kept for each, beside one proposal of each rank. Faults and departures
-/// evict notices.
+/// The number of messages that are kept for each, beside one proposal of each rank. Faults and
+/// departures evict notices.
 const MAX_NEWS: usize = 64;
-/// How many closed communicators are remembered. Late messages about them are dropped.
+/// The number of closed communicators that are remembered. Late messages about them are dropped.
 const MAX_CLOSED: usize = 256;
 
 /// A message about a communicator.

@@ -1,4 +1,4 @@
-//! What the control plane knows of a communicator, and reads and writes without the monitor's
+//! The control plane's knowledge of a communicator that is read and written without the monitor's
 //! mutex. Knows faults and departures; knows no stream and no frame.
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(crate) struct View {
     pub(crate) calls: OnceLock<Box<dyn Fn() -> [u64; KINDS] + Send + Sync>>,
     /// The calls of device memory that this rank has done; set before it leaves.
     pub(crate) device_calls: OnceLock<DeviceCalls>,
-    /// How far this rank is in leaving: a stage of [`begins_to_leave`](Self::begins_to_leave).
+    /// This rank's progress in leaving: a stage of [`begins_to_leave`](Self::begins_to_leave).
     leaving: AtomicU8,
     /// The last operation that this rank has finished. Accessed relaxed, as is the next one:
     /// neither orders other memory.

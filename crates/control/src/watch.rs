@@ -81,8 +81,8 @@ impl Watch {
     }
 
     /// Calls `alarm` when a fault occurs from now on, or a member ends, to wake up waiting threads.
-    /// Only the first call of this method counts. What occurred before is seen by
-    /// [`failed`](Self::failed) and [`latent`](Self::latent) once this returns.
+    /// Only the first call of this method counts. Once this returns, [`failed`](Self::failed) and
+    /// [`latent`](Self::latent) see all earlier events.
     ///
     /// `alarm` runs with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
@@ -92,7 +92,7 @@ impl Watch {
             .with(|_| self.view.alarm.set(Box::new(alarm)).is_ok());
     }
 
-    /// What identifies the communicator.
+    /// The context that identifies the communicator.
     pub fn context(&self) -> u64 {
         self.view.context
     }
@@ -131,7 +131,7 @@ impl Watch {
         self.view.finish(sequence);
     }
 
-    /// The last collective of which this rank has done its part.
+    /// The last collective in which this rank has done its part.
     pub fn finished(&self) -> u64 {
         self.view.finished()
     }
@@ -199,7 +199,7 @@ impl Watch {
         late.flatten().unwrap_or_default()
     }
 
-    /// What is known about one rank: its last operation, and how long ago anything was heard of it.
+    /// The knowledge about one rank: its last operation, and the time since it was last heard.
     ///
     /// This is for point-to-point operations, which wait for that rank alone; see
     /// [`awaited`](Self::awaited).
@@ -269,7 +269,7 @@ impl Watch {
         answers.collect()
     }
 
-    /// How far each rank is known to be, by rank.
+    /// The known progress of each rank, by rank.
     pub fn standings(&self) -> Vec<Standing> {
         let context = self.view.context;
         let standings = self
@@ -393,8 +393,8 @@ impl Watch {
             .with(|state| state.leave(proposed, Leave::default()));
     }
 
-    /// The ranks of the world that are gone, as far as this rank knows: those that died, are lost,
-    /// or have said goodbye. It names itself where others have given it up.
+    /// The ranks of the world that are gone, as far as this rank knows: they died, are lost, or
+    /// have said goodbye. It names itself where others have given it up.
     pub fn gone(&self) -> BTreeSet<u32> {
         self.monitor.with(|state| state.gone()).unwrap_or_default()
     }

@@ -35,16 +35,17 @@ pub(crate) enum Frame {
     Notice { to: u32, notice: Notice },
 }
 
-/// What neighbours send each other once a second.
+/// The frame that neighbours send each other once a second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Heartbeat {
-    /// How many floods have arrived on this stream and those that it replaced.
+    /// The number of floods that have arrived on this stream and on the streams that it replaced.
     pub(crate) received: u64,
     /// The ranks that the sender hears over its own streams.
     pub(crate) hears: Vec<u32>,
 }
 
-/// What a member of a communicator tells another. It may get lost, since it is announced again.
+/// The message of a member of a communicator to another. It may get lost, since it is announced
+/// again.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Notice {
     /// World rank of the sender.
@@ -56,7 +57,7 @@ pub(crate) struct Notice {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Content {
-    /// What `origin` is doing.
+    /// The present action of `origin`.
     Progress(Progress),
     /// A member that is late, as `origin` sees it.
     Late(LateReport),
@@ -64,7 +65,7 @@ pub(crate) enum Content {
     Query { context: u64 },
     /// How far `origin` is.
     Answer(Answer),
-    /// What `origin` says of a call of device memory.
+    /// The statement of `origin` about a call of device memory.
     Claim(Claim),
 }
 

@@ -15,7 +15,7 @@ fn a_child_leaves_its_own_threads_alone_when_it_drops_the_monitor() {
     let mut monitor = Some(start(0, 1, Vec::new()));
     // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the
     // test harness. Unless it panics, it takes no lock that another thread of the parent may have
-    // held during the fork: the monitor does nothing in a forked child, and glibc keeps its
+    // held during the fork. The monitor does nothing in a forked child, and glibc keeps its
     // allocator usable there.
     let child = match unsafe { libc::fork() } {
         0 => {

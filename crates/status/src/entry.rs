@@ -34,7 +34,7 @@ pub enum Peer {
 }
 
 impl Entry {
-    /// How long it took, in nanoseconds; `None` if it is not done.
+    /// Its duration in nanoseconds; `None` if it is not done.
     pub fn duration(&self) -> Option<u64> {
         Some(self.completed?.saturating_sub(self.called))
     }

@@ -1,6 +1,6 @@
-//! The formats in which tools read about running communicators, as pure functions of plain data:
-//! NCCL's RAS protocol ([`ras`]), records of the last operations in the form of PyTorch's flight
-//! recorder ([`record`]), and the formats of NCCL's inspector ([`inspector`]).
+//! The formats in which tools read about running communicators, as pure functions of plain data.
+//! They are NCCL's RAS protocol ([`ras`]), records of the last operations in the form of PyTorch's
+//! flight recorder ([`record`]), and the formats of NCCL's inspector ([`inspector`]).
 //!
 //! Nothing here opens a file or a socket, or knows what a communicator is. `src/observe` of the
 //! library collects the data.

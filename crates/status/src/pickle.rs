@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// What Python 3.11's `pickle.loads` reads back as these values.
+    /// The bytes that Python 3.11's `pickle.loads` reads back as these values.
     #[test]
     fn known_bytes() {
         assert_eq!(encode(&json!(null)), b"\x80\x02N.");

@@ -1,8 +1,8 @@
 //! NCCL's RAS protocol, version 2: the requests of its client `ncclras`, and the answers, as text
 //! or JSON.
 //!
-//! A [`Session`] reads a client's lines. A [`Report`] answers its requests. Opens no socket, and
-//! does not know where a report comes from.
+//! A [`Session`] reads a client's lines. A [`Report`] answers its requests. Opens no socket; its
+//! caller brings the report.
 
 mod command;
 mod report;
@@ -16,7 +16,7 @@ pub use report::{
 pub use session::{Request, Session, Step, TooLong};
 pub use text::text;
 
-/// How an answer is written.
+/// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// For people.

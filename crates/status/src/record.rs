@@ -169,8 +169,8 @@ fn status(group: &Group) -> Status {
 }
 
 /// The operations that PyTorch's format has names for. Collectives run one after the other, and so
-/// do messages with one peer in one direction: of those that are not done, the first is started,
-/// and the others are not.
+/// do messages with one peer in one direction. So of the calls that are not done, the first is
+/// started, and the others are not.
 fn operations(number: usize, group: &Group) -> impl Iterator<Item = Operation> {
     let mut busy: BTreeMap<Option<Peer>, u64> = BTreeMap::new();
     group.entries.iter().filter_map(move |entry| {

@@ -20,7 +20,7 @@ pub struct Cluster<'a> {
     pub rails: Vec<HostRail>,
     /// The cables, each with its rails.
     pub cables: Vec<Cable>,
-    /// How the hosts are joined.
+    /// The way in which the hosts are joined.
     pub shape: Shape,
 }
 

@@ -18,17 +18,17 @@ pub struct Cores {
     mask: usize,
     /// Ranks of this host, this one among them, whose masks have cores of this mask.
     sharers: usize,
-    /// What the control groups allow all ranks of this host together, in cores.
+    /// The limit of the control groups for all ranks of this host together, in cores.
     quota: Option<f64>,
     /// Ranks of this host.
     ranks: usize,
 }
 
 impl Cores {
-    /// Those of this thread's rank, of as many ranks of this host as there are ids of processes.
-    /// Without an id, or with one that is unknown here, a rank counts as one that shares the mask.
-    /// An id must be of this process's namespace: else it may be that of another process here,
-    /// whose mask would count.
+    /// The cores of this thread's rank, of as many ranks of this host as there are ids of
+    /// processes. Without an id, or with one that is unknown here, a rank counts as one that shares
+    /// the mask. An id must be of this process's namespace: else it may be that of another process
+    /// here, whose mask would count.
     pub fn of(processes: &[Option<u32>]) -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let folders = cgroup::folders(&groups, "cpu").into_iter();

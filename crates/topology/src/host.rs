@@ -63,8 +63,9 @@ impl Host {
     /// Reads a document of [`to_json`](Self::to_json).
     ///
     /// # Errors
-    /// The text is not such a document, is of another version, or is impossible for a real host: it
-    /// has names that are unsafe in a shell, prefixes longer than addresses, or overlong lists.
+    /// The text is no document of a host, or of another version, or impossible for a real host. An
+    /// impossible host has names that are unsafe in a shell, prefixes longer than addresses, or
+    /// overlong lists.
     pub fn from_json(text: &str) -> Result<Self, Error> {
         if text.len() > LONGEST {
             return Err(Error::Long {

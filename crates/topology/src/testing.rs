@@ -1,4 +1,4 @@
-//! Hosts for tests, written from public descriptions of such machines: one DGX Spark, two with a
+//! Hosts for tests, written from public descriptions of the machines. One DGX Spark, two with a
 //! cable, three in a ring, four at a switch, and a server with eight GPUs.
 //!
 //! Each is a recorded tree, so a test reads it as a machine is read.

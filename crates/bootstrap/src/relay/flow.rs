@@ -9,7 +9,7 @@ use socket2::Socket;
 use crate::net;
 
 const BUFFER: usize = 64 * 1024;
-/// How many buffers are moved before the next connection's turn.
+/// The number of buffers that are moved before the next connection's turn.
 const TURN: u32 = 8;
 
 #[derive(Default)]

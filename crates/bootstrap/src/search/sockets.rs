@@ -14,7 +14,7 @@ use crate::address::{Address, needs_scope};
 /// All hosts of a network are members of these groups without joining.
 const ALL_V4: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_V6: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// How many datagrams are read before other work gets its turn.
+/// The number of datagrams that are read before other work gets its turn.
 const TURN: usize = 64;
 
 /// A socket for each available address family.

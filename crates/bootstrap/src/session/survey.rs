@@ -30,8 +30,8 @@ impl Session {
     /// Opens a stream to each of `peers` that this rank reaches by itself. All ranks call this
     /// once, for the same id, and name each other.
     ///
-    /// In worlds of up to 8 ranks, which all name all others, leaves out those that this rank does
-    /// not reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
+    /// In worlds of up to 8 ranks, all name all others. Leaves out the ranks that this one does not
+    /// reach, as long as others lead to them; [`wiring`](Self::wiring) says which ones.
     ///
     /// # Errors
     /// [`Error::Links`], on all ranks, names two that do not reach each other, not even by way of

@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use super::*;
 
-/// What reaches a rank from another one, in order.
+/// Events that reach a rank from another one, in order.
 #[derive(Debug, Clone)]
 enum News {
     Proposal(Proposal),
     Ended,
 }
 
-/// What a rank does at the moment.
+/// A rank's present action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Doing {
     Agrees,

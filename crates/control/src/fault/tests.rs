@@ -57,8 +57,7 @@ fn a_timeout_tells_the_stopped_from_the_busy() {
     }
 }
 
-/// What was heard before a rank began to wait says nothing about now, also where the timeout is
-/// short.
+/// News from before a rank began to wait says nothing about now, also where the timeout is short.
 #[test]
 fn a_stopped_rank_is_never_called_alive() {
     let text = |waited: u64, age: Option<u64>| {

@@ -13,7 +13,7 @@ use crate::wire::News;
 
 /// How long a farewell may take if a neighbour does not read.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// How long it may take if streams are broken and no neighbour has the goodbye yet.
+/// The time that it may take if streams are broken and no neighbour has the goodbye yet.
 const FAREWELL_UNHEARD: Duration = Duration::from_secs(2);
 
 /// The progress of this rank's farewell.

@@ -9,7 +9,7 @@ use crate::standing::{Presence, Standing};
 use crate::wire::Content;
 
 impl ControlState {
-    /// Asks the ranks in `whom`, except this one and those that are known to be gone.
+    /// Asks the ranks in `whom`, except this one and ranks that are known to be gone.
     pub(crate) fn ask(&mut self, context: u64, whom: &BTreeSet<u32>) {
         if !self.tables.contains_key(&context) {
             return;

@@ -1,5 +1,5 @@
-//! Simulated worlds of a thousand ranks, without sockets or threads and with simulated time:
-//! notices reach the ranks that need them, and no rank sends more than a few frames per neighbour.
+//! Simulated worlds of a thousand ranks, without sockets or threads and with simulated time.
+//! Notices reach the ranks that need them, and no rank sends more than a few frames per neighbour.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ const CONTEXT: u64 = 5;
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(2500);
 const CALL: [u64; 2] = [1, 1];
-/// How many frames a rank may send to one neighbour in a second at most: its own progress, four
-/// different calls and twelve late ranks, everything twice, since two windows of 0.9 s may begin in
+/// The most frames that a rank may send to one neighbour in a second: its own progress, four
+/// different calls and twelve late ranks. Everything twice, since two windows of 0.9 s may begin in
 /// a second.
 const MOST_FRAMES: usize = 34;
 /// The same if all ranks but one are in the same call: its own progress, the call, and the late
@@ -91,7 +91,8 @@ impl World {
         }
     }
 
-    /// Delivers what a rank has queued for one neighbour. Returns whether there was anything.
+    /// Delivers the frames that a rank has queued for one neighbour. Returns whether there was
+    /// anything.
     fn deliver(&mut self, from: usize, index: usize) -> bool {
         if self.stopped.contains(&(from as u32)) {
             return false;

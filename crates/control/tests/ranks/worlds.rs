@@ -175,8 +175,8 @@ fn ranks_that_finished_or_wait_are_not_late(world: World) {
     assert!(!watches[0].failed());
 }
 
-/// It is sent many times what a socket takes. Nothing may block, and the live ranks still hear from
-/// each other.
+/// It is sent many times the bytes that a socket takes. Nothing may block, and the live ranks still
+/// hear from each other.
 #[test]
 fn a_neighbour_that_does_not_read_holds_nobody_up() {
     let (alive, stopped) = world_with_victims(5, &[2]);
@@ -273,7 +273,7 @@ fn a_goodbye_is_said_although_something_holds_the_monitor() {
     until("the goodbye", || watch.left(1).is_some());
     let later = first.watch(8, vec![0, 1], words);
     assert!(!later.failed(), "{:?}", later.fault());
-    // What is told afterwards goes nowhere, and harms nobody.
+    // Later messages go nowhere, and harm nobody.
     held.announce(1, [1, 1], None);
     second.leave_world();
     drop((held, second));

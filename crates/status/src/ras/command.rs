@@ -11,7 +11,7 @@ const PROTOCOL: u32 = 2;
 /// The longest wait that a client may ask for. It also stands for 0, which means no limit in NCCL.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a line asks for.
+/// The request of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
     /// The client states its protocol version.
@@ -22,7 +22,7 @@ pub(super) enum Command {
     Format(Format),
     /// A report of what runs.
     Status { verbose: bool },
-    /// What is wrong with the line.
+    /// The line's problem.
     Invalid(String),
 }
 

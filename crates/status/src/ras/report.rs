@@ -9,7 +9,7 @@ use spark_ccl_types::Operation;
 /// The key in [`RankMore::calls`] for the library's own calls.
 pub const INTERNAL: &str = "internal";
 
-/// What runs.
+/// A report on the communicators of a program, with the versions of its software.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// The library and its version.
@@ -50,16 +50,16 @@ pub struct Communicator {
     pub ranks_count: usize,
     /// How many have not.
     pub missing_ranks_count: usize,
-    /// Those that have answered.
+    /// The ranks that have answered.
     pub ranks: Vec<Rank>,
-    /// Those that have not.
+    /// The ranks that have not.
     pub missing_ranks: Vec<Missing>,
     /// What NCCL does not tell.
     #[serde(default)]
     pub spark_ccl: CommunicatorMore,
 }
 
-/// What NCCL does not tell of a communicator.
+/// Facts about a communicator that NCCL does not tell.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CommunicatorMore {
     /// Why it failed, if it did.
@@ -81,7 +81,7 @@ pub struct Rank {
     pub nvml_dev: i32,
     /// Its state.
     pub status: RankStatus,
-    /// How many collectives it has called, of those that NCCL counts.
+    /// The number of collectives that it has called, of the kinds that NCCL counts.
     pub collective_counts: Counts,
     /// What NCCL does not tell.
     #[serde(default)]
@@ -115,7 +115,7 @@ pub struct Counts {
     pub all_reduce: u64,
 }
 
-/// What NCCL does not tell of a rank.
+/// Facts about a rank that NCCL does not tell.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct RankMore {
     /// The number of the collective that it has called last; 0 before the first.
@@ -210,7 +210,7 @@ impl Report {
     /// Reads a report.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text's problem.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }

@@ -29,7 +29,7 @@ pub struct Step {
 /// A request for a report of what runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// How the answer is written.
+    /// The form of the answer.
     pub format: Format,
     /// Whether it tells all details.
     pub verbose: bool,
@@ -53,7 +53,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Takes what a client has sent.
+    /// Takes the bytes of a client.
     ///
     /// # Errors
     /// [`TooLong`] if a line exceeds what is allowed.

@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 
 use super::report::{Communicator, Counts, Missing, Rank, Report, Wait};
 
-/// How many ranks are listed one by one, unless all are asked for.
+/// The number of ranks that are listed one by one, unless all are asked for.
 const MOST_LISTED: usize = 10;
 
 /// The report as text; with `verbose`, it lists every rank that it mentions.
@@ -40,7 +40,7 @@ struct Group<'a> {
     members: Vec<&'a Communicator>,
 }
 
-/// What the table tells of a communicator.
+/// A communicator, as the table shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Look {
     size: u32,

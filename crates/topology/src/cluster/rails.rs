@@ -58,8 +58,8 @@ impl HostRail {
     }
 }
 
-/// The rails between two of the hosts, as the library would choose them: by RDMA ports if both
-/// hosts have any, otherwise by network interfaces, of the fastest shared network that answers.
+/// The rails between two of the hosts, as the library would choose them. They join RDMA ports if
+/// both hosts have any, otherwise network interfaces, of the fastest shared network that answers.
 /// Also lists a faster one that is silent. Each port is in at most one rail.
 pub fn rails(hosts: &[Host], pair: [usize; 2]) -> Vec<HostRail> {
     let [a, b] = pair.map(|index| &hosts[index]);

@@ -82,7 +82,7 @@ pub(super) fn leave_out(host: &mut Host) -> Vec<String> {
     odd.into_iter().map(|one| one.name).collect()
 }
 
-/// Whether a name needs no quoting in a shell, and is not mistaken for an option.
+/// Whether a name is safe in a shell without quotes, and cannot be taken for an option.
 fn is_name(name: &str) -> bool {
     let is_plain = |one: u8| one.is_ascii_alphanumeric() || b"_.:@%-".contains(&one);
     !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_plain)

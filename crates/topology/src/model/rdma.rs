@@ -59,7 +59,7 @@ impl RdmaPort {
         self.counters.contains_key(name)
     }
 
-    /// A counter's value; 0 if there is no such counter.
+    /// A counter's value; 0 if the counter does not exist.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }

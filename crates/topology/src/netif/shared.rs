@@ -9,7 +9,7 @@ use crate::model::{Address, Netdev, Route};
 use crate::read::{netdevs, routes};
 
 /// The addresses of a host whose subnets contain addresses of its other interfaces, too. The
-/// kernel's routes lead to all peers of such a subnet over the first of the interfaces, whichever
+/// kernel's routes lead to all peers of a shared subnet over the first of the interfaces, whichever
 /// address a socket has. A socket bound to an interface stays there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedSubnets(Vec<Shared>);

@@ -1,9 +1,9 @@
 //! Pairs the ports of two ranks that reach each other into rails.
 //!
 //! Both ranks have both lists of ports. [`candidates`] finds, by their addresses, the pairs that
-//! may be on one network; the ranks probe these, and [`choose`] makes rails of those that answered.
-//! Both are pure functions with the same result on both ranks, so the ranks agree without further
-//! messages.
+//! may be on one network. The ranks probe these, and [`choose`] makes rails of the pairs that
+//! answered. Both are pure functions with the same result on both ranks, so the ranks agree without
+//! further messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -70,8 +70,8 @@ pub enum NoRail {
 }
 
 /// The pairs of ports that may reach each other, best first. Both ranks get the same pairs in the
-/// same order if each passes its own list as [`encode`](super::encode) left it, and exactly one of
-/// them is `first`, for example the lower rank.
+/// same order, if each passes its own list as [`encode`](super::encode) left it, and one of them
+/// alone is `first`, for example the lower rank.
 ///
 /// # Errors
 /// When there are none.
@@ -107,7 +107,7 @@ pub fn candidates(own: &[Port], peer: &[Port], first: bool) -> Result<Vec<Candid
     Ok(pairs.iter().map(candidate).collect())
 }
 
-/// How often each port is named.
+/// The number of times that each port is named.
 fn counts(ports: impl Iterator<Item = usize>) -> BTreeMap<usize, usize> {
     let mut counts = BTreeMap::new();
     for port in ports {
@@ -189,7 +189,7 @@ fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
     order.iter().enumerate().map(twin).collect()
 }
 
-/// The best addresses of two ports on one network. Only the best kind that both have counts: every
+/// The best addresses of two ports on one network. Only the best kind that both have counts. Every
 /// port has a link-local IPv6 address, which would only say "perhaps" even if the IPv4 addresses
 /// show that the two ports are on different networks.
 fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {

@@ -1,4 +1,4 @@
-//! The GPUs on PCI and those that NVIDIA's driver lists, with CUDA's description of each.
+//! The GPUs on PCI and the GPUs that NVIDIA's driver lists, with CUDA's description of each.
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,7 @@ const FOLDERS: &[&str] = &[
 ];
 /// The text before the version in a build of NCCL.
 const MARK: &[u8] = b"NCCL version ";
-/// How many bytes of a library are searched. NVIDIA's builds have some 300 MB.
+/// The number of bytes of a library that are searched. NVIDIA's builds have some 300 MB.
 const LARGEST: u64 = 2 << 30;
 
 /// More places, from this process's settings.

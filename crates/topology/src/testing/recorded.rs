@@ -100,7 +100,7 @@ impl Recorded {
     /// Adds an address to an interface, and the route to its subnet.
     ///
     /// # Panics
-    /// The text is no address, or there is no such interface.
+    /// The text is no address, or the interface does not exist.
     pub fn address(&mut self, name: &str, ip: &str, prefix: u8) {
         let ip: IpAddr = ip.parse().unwrap();
         self.netdev(name).addresses.push(Address {
@@ -305,7 +305,7 @@ impl Host {
     /// An RDMA device's first port.
     ///
     /// # Panics
-    /// There is no such device.
+    /// The device does not exist.
     pub fn port_mut(&mut self, device: &str) -> &mut RdmaPort {
         let mut all = self.rdma.iter_mut();
         &mut all.find(|one| one.name == device).unwrap().ports[0]

@@ -1,5 +1,5 @@
 //! DGX Sparks: 20 processors of two kinds, a GPU that shares their memory, and a network card with
-//! two cages, each of which the host reaches over two links of four lanes.
+//! two cages. The host reaches each cage over two links of four lanes.
 
 use super::recorded::{Function, Recorded};
 use crate::model::{Cuda, CudaDevice, Netdev};

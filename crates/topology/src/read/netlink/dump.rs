@@ -15,7 +15,7 @@ use crate::Error;
 const DEADLINE: Duration = Duration::from_secs(5);
 /// The kernel sends at most 32 KiB at once.
 const BLOCK: usize = 64 << 10;
-/// How often to request a list that changes while it is read.
+/// The number of requests for a list that changes while it is read.
 const TRIES: u32 = 10;
 /// The header of a message: its length and type, flags, sequence number, sender.
 const HEADER: usize = 16;
