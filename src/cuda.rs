@@ -200,9 +200,9 @@ pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> R
 /// ```
 ///
 /// # Safety
-/// The handle is one of those two or `CU_STREAM_PER_THREAD`, or its stream lives until the value
-/// returned, its clones, and all of cudarc's buffers that were allocated with it are dropped. Calls
-/// that were enqueued need it no longer.
+/// The handle is one of those two or `CU_STREAM_PER_THREAD`, or its stream lives long enough: until
+/// the value returned, its clones, and all of cudarc's buffers that were allocated with it are
+/// dropped. Calls that were enqueued need it no longer.
 ///
 /// # Errors
 /// [`Error::Invalid`] for a stream of another context, and for the per-thread default stream, which
@@ -213,8 +213,8 @@ pub unsafe fn borrow_stream(
 ) -> Result<std::sync::Arc<cudarc::driver::CudaStream>, Error> {
     let _context = spark_ccl_cuda::keep_context();
     // SAFETY: the caller passes the legacy or the per-thread default stream, or keeps the stream
-    // until the value returned, all its clones and all of cudarc's buffers that were allocated with
-    // it are dropped.
+    // long enough: until the value returned, its clones and all of cudarc's buffers that were
+    // allocated with it are dropped.
     Ok(unsafe { spark_ccl_cuda::borrow_stream(context, raw) }?)
 }
 

@@ -479,8 +479,8 @@ fn work_off(
 fn complete(task: &Task, record: Option<u64>, observed: Option<&Observed>) {
     if let Some(divisor) = task.reduction.divisor {
         let output = &task.output;
-        // SAFETY: the output is `len` elements of this type, which `check` has made sure of, and is
-        // the operation's alone to read and write until it is done, which is only after this.
+        // SAFETY: the output is `len` elements of this type, as `check` has made sure. The
+        // operation alone reads and writes it until it is done, which is only after this.
         unsafe {
             spark_ccl_compute::divide(task.signature.dtype, output.ptr, output.len, divisor);
         }

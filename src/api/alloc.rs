@@ -143,9 +143,9 @@ impl Communicator {
         let base = start.as_ptr().cast();
         // SAFETY: the caller keeps the mapping as it is until nothing has the segment any more:
         // neither the value returned, nor an operation, nor an untyped call. The segment's drop
-        // ends the registration. The caller lets nobody else use the memory, and only the engine
-        // lends it, from the regions of a `Registered`; it gives the links up before an operation
-        // that fails gives its buffers back.
+        // ends the registration. The caller lets nobody else use the memory. Only the engine lends
+        // it, from the regions of a `Registered`, and gives the links up before an operation that
+        // fails gives its buffers back.
         let registration = unsafe {
             self.inner.plug(
                 (base, len * size_of::<T>()),

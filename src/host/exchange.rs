@@ -127,10 +127,10 @@ fn send(exchange: &Exchange<'_>, wires: &mut Wires) -> u32 {
             streaming: wires.slot_stores(peer, LANE, bytes),
             ..exchange.job(&srcs, &dsts)
         };
-        // SAFETY: the source is all of the input, or its block for the peer, of which there is one
-        // for each rank (`check`); the input is readable until the operation is done. The slot has
-        // room for as much (`reserve`), is this side's until it is committed below, and is no part
-        // of the input.
+        // SAFETY: the source is all of the input, or the peer's block of it; `check` has found a
+        // block for each rank. The input is readable until the operation is done. The slot has room
+        // for as much (`reserve`), is this side's until it is committed below, and is no part of
+        // the input.
         unsafe { wires.compute_now(&job) };
         if wires.commit(peer, LANE, bytes, tag).is_err() {
             return step - 1;
@@ -160,9 +160,9 @@ fn reduce(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     if complete {
         let dsts = [task.output.ptr];
         // SAFETY: input and output are the operation's until it is done; they are as long, and the
-        // same or apart (`check`). The other operands are messages: `arrived` has checked that they
-        // are as long as the input, they stay where they are until they are released below, and
-        // they lie in the links' memory, apart from the output.
+        // same or apart (`check`). The other operands are messages in the links' memory, apart from
+        // the output. `arrived` has checked that they are as long as the input, and they stay where
+        // they are until they are released below.
         unsafe { wires.compute_now(&exchange.job(&operands, &dsts)) };
         let own = wires.rank;
         for peer in (0..wires.size).filter(|&peer| peer != own) {
@@ -187,8 +187,8 @@ fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     if !task.in_place {
         let own = exchange.own(wires.rank, Scale::One);
         let (srcs, dsts) = ([own], [block(wires.rank)]);
-        // SAFETY: the output has a block for each rank, as long as the input or a block of it, and
-        // lies apart from the input (`check`); both are the operation's until it is done.
+        // SAFETY: the output has a block for each rank, as long as the input or a block of it. It
+        // lies apart from the input (`check`). Both are the operation's until it is done.
         unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         steps += 1;
     }
@@ -200,8 +200,8 @@ fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
         let scale = Scale::One;
         let (srcs, dsts) = ([Operand { ptr, scale }], [block(from)]);
         // SAFETY: the output has a block for each rank, and is the operation's until it is done.
-        // `arrived` has checked that the message is as long as a block; it stays where it is until
-        // it is released below, and lies in the link's memory, apart from the output.
+        // The message lies in the link's memory, apart from the output. `arrived` has checked that
+        // it is as long as a block, and it stays where it is until it is released below.
         unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         release(from, wires);
         steps += 1;

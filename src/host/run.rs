@@ -349,13 +349,13 @@ impl Run<'_> {
             streaming,
             divides: self.divides(),
         };
-        // SAFETY: own operands and targets lie within the task's regions or the scratch (the
-        // program was made for their lengths), which the operation holds until it is done; slots
-        // stay lent until `finish`, which runs after the job. Peers' memory is mapped here for as
-        // long as the task holds its segment. The program's signals order these accesses against
-        // the peers' own, until an operation fails. Then a peer may write to what is read here: any
-        // bytes are valid elements, and `confirm` keeps them from becoming a result. Writes here do
-        // not reach the peer's memory any more (`RunningOp::give_up`).
+        // SAFETY: own operands and targets lie within the task's regions or the scratch: the
+        // program was made for their lengths. The operation holds both until it is done. Slots stay
+        // lent until `finish`, which runs after the job. Peers' memory is mapped here for as long
+        // as the task holds its segment. The program's signals order these accesses against the
+        // peers' own, until an operation fails. Then a peer may write to memory that is read here:
+        // any bytes are valid elements, and `confirm` keeps them from becoming a result. Writes
+        // here do not reach the peer's memory any more (`RunningOp::give_up`).
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
             Started::Pending(ticket) => {

@@ -40,9 +40,9 @@ impl Compute for Gated {
             gate.opened.wait();
         }
         // SAFETY: the caller passes a job that has a source, and none of whose destinations
-        // overlaps another operand partly. The caller keeps all operands readable, or writable, for
-        // its whole length, and lets nothing else touch them until `poll` reports the job done,
-        // which is only once `self.cpu` does so.
+        // overlaps another operand partly. Operands stay readable, or writable, for its whole
+        // length. The caller lets nothing else touch them until `poll` reports the job done, which
+        // is once `self.cpu` does.
         unsafe { self.cpu.start(job) }
     }
 

@@ -431,9 +431,9 @@ impl Wires {
     /// or touches the destinations.
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
         // SAFETY: the caller passes a job that has a source, and none of whose destinations
-        // overlaps another operand partly. The caller keeps all operands readable, or writable, for
-        // its whole length, and lets nothing else touch them until this returns, by when the job is
-        // over: `finish` waits for it.
+        // overlaps another operand partly. Operands stay readable, or writable, for its whole
+        // length, and the caller lets nothing else touch them until this returns. By then the job
+        // is over: `finish` waits for it.
         if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
             self.finish(ticket);
         }

@@ -147,7 +147,7 @@ impl Leaves for Membership {
         // The others do not wait for calls from now on. It is no fault, for which the library would
         // end what runs on GPUs. Carriers of GPUs' calls go on with them.
         if self.made_by == MadeBy::Program {
-            // Not in a forked child, as above.
+            // Does nothing in a forked child.
             let _here = self.engine.with(Core::close);
         }
     }

@@ -312,14 +312,14 @@ pub fn must_be_closed(function: &str) -> Result<(), Failure> {
 pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure> {
     if !is_open() {
         // SAFETY: `call` is done when this returns. Until then, the caller keeps the memory that it
-        // sends initialised and unchanged, and the memory that it receives writable, and lets
-        // nobody else use that.
+        // sends initialised and unchanged. The caller keeps the memory that it receives writable,
+        // and lets nobody else use that.
         let ran = unsafe { comm.inner().run_untyped(call) };
         return ran.map_err(|error| comm.explain(error.into()));
     }
-    // SAFETY: until `call` is done, also where that is at the end of the group, the caller keeps
-    // the memory that it sends initialised and unchanged, and the memory that it receives writable,
-    // and lets nobody else use that.
+    // SAFETY: `call` is done at the end of the group at last. Until then, the caller keeps the
+    // memory that it sends initialised and unchanged. The caller keeps the memory that it receives
+    // writable, and lets nobody else use that.
     push(Ok(Call::Started(unsafe { Started::start(comm, call) }?)));
     Ok(())
 }
@@ -337,15 +337,14 @@ pub unsafe fn run(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<(), Failure
 pub unsafe fn hold(comm: Arc<dyn Comm>, call: UntypedCall) -> Result<(), Failure> {
     if !is_open() {
         // SAFETY: `call` is done when `run` returns, since no group is open. Until then, the caller
-        // keeps the memory that it sends initialised and unchanged, and the memory that it receives
-        // writable, and lets nobody else use that.
+        // keeps the memory that it sends initialised and unchanged. The caller keeps the memory
+        // that it receives writable, and lets nobody else use that.
         return unsafe { run(comm, &call) };
     }
-    // SAFETY: until `call` is done, also where that is at the end of the group, the caller keeps
-    // the memory that it sends initialised, and lets only messages of this group change it. Of
-    // changed memory, the end of the group sends a copy. The caller keeps the memory that it
-    // receives writable, and lets nobody else use that. A group that never ends does not start the
-    // call.
+    // SAFETY: `call` is done at the end of the group at last, and a group that never ends does not
+    // start it. Until then, the caller keeps the memory that it sends initialised, and lets only
+    // messages of this group change it. Of changed memory, the end of the group sends a copy. The
+    // caller keeps the memory that it receives writable, and lets nobody else use that.
     push(Ok(Call::Held(unsafe { Held::new(comm, call) }?)));
     Ok(())
 }

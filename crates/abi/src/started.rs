@@ -76,9 +76,9 @@ impl Held {
     /// # Errors
     /// Those of `start_untyped`.
     pub fn start(self) -> Result<Started, Failure> {
-        // SAFETY: the caller of `new` keeps the memory that the call sends initialised and
-        // unchanged, and the memory that it receives writable, until the call is done, and lets
-        // nobody else use that.
+        // SAFETY: until the call is done, the caller of `new` keeps the memory that it sends
+        // initialised and unchanged. That caller keeps the memory that it receives writable, and
+        // lets nobody else use that.
         unsafe { Started::start(self.comm, &self.call) }
     }
 }
@@ -93,9 +93,9 @@ impl Started {
     /// # Errors
     /// Those of `start_untyped`.
     pub unsafe fn start(comm: Arc<dyn Comm>, call: &UntypedCall) -> Result<Self, Failure> {
-        // SAFETY: until the call is done, also if the returned value is dropped earlier, the caller
-        // keeps the memory that it sends initialised and unchanged, and the memory that it receives
-        // writable, and lets nobody else use that.
+        // SAFETY: the call is done at last also if the returned value is dropped earlier. Until
+        // then, the caller keeps the memory that it sends initialised and unchanged. The caller
+        // keeps the memory that it receives writable, and lets nobody else use that.
         let pending = unsafe { comm.inner().start_untyped(call) };
         let pending = pending.map_err(|error| comm.explain(error.into()))?;
         Ok(Self {

@@ -30,9 +30,9 @@ pub unsafe fn borrow_stream(
                       that is made",
         });
     }
-    // SAFETY: the caller says that the handle is null, `CU_STREAM_LEGACY` or
-    // `CU_STREAM_PER_THREAD`, or keeps its stream alive until the value returned, all its clones
-    // and all buffers allocated with it are dropped.
+    // SAFETY: the handle is null, `CU_STREAM_LEGACY` or `CU_STREAM_PER_THREAD`, or the caller keeps
+    // its stream long enough: until the value returned, all its clones and all buffers allocated
+    // with it are dropped.
     unsafe { wrap(context, raw) }
 }
 

@@ -296,15 +296,15 @@ mod tests {
         let exported = block.export().unwrap();
         drop(block);
         let mut seen = vec![0; written.len()];
-        // SAFETY: the import and `seen` have `BYTES` bytes, of which any value is a number. The
+        // SAFETY: the import and `seen` have `BYTES` bytes, and any bytes are a number. The
         // write has ended, and this test enqueues no other.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
         drop(same);
         let same = import(exported, BYTES).unwrap();
         seen.fill(0);
-        // SAFETY: the import keeps the memory, which has the `BYTES` bytes of `seen`, of which any
-        // value is a number. The write has ended, and this test enqueues no other.
+        // SAFETY: the import keeps the memory, which has the `BYTES` bytes of `seen`, and any bytes
+        // are a number. The write has ended, and this test enqueues no other.
         unsafe { stream.read(same.address(), &mut seen).unwrap() };
         assert!(seen == written);
     }
@@ -381,7 +381,7 @@ mod tests {
         let block = DeviceBlock::zeroed(&context, 1 << 20).unwrap();
         let mut seen = vec![1_u8; 1 << 20];
         let stream = OwnStream::new(&context).unwrap();
-        // SAFETY: the block has as many bytes as `seen`, of which any value is a number, and this
+        // SAFETY: the block has as many bytes as `seen`, and any bytes are a number, and this
         // test enqueues no write to it.
         unsafe { stream.read(block.address(), &mut seen).unwrap() };
         assert!(seen.iter().all(|byte| *byte == 0));
@@ -389,7 +389,7 @@ mod tests {
         let words = PinnedWords::new(&context, 3).unwrap();
         words.words()[2].store(7, Ordering::Relaxed);
         let mut seen = [1_u64; 3];
-        // SAFETY: `seen` and `words` have three words, of which any value is a number. Nothing
+        // SAFETY: `seen` and `words` have three words, and any bytes are a number. Nothing
         // writes them until the read has ended: this thread waits for it.
         unsafe {
             stream
@@ -410,7 +410,7 @@ mod tests {
         words.bytes_mut()[8..].copy_from_slice(&7_u64.to_ne_bytes());
         let mut seen = [1_u64; 2];
         let stream = OwnStream::new(&context).unwrap();
-        // SAFETY: `seen` and `words` have two words, of which any value is a number. Nothing writes
+        // SAFETY: `seen` and `words` have two words, and any bytes are a number. Nothing writes
         // them until the read has ended: this thread waits for it.
         unsafe {
             stream

@@ -199,11 +199,11 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks(per_piece::<T>()) {
             let piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: the caller gives device memory at least as long as the values, and lets
-            // nothing else use it until this returns, or ever after an error. `to` has advanced by
-            // the pieces before, so as much of both is left. The piece is freed only after the wait
-            // for its copy has succeeded. The stream is destroyed only in `drop`, so not while
-            // `self` is borrowed.
+            // SAFETY: the device memory is at least as long as the values. The caller lets nothing
+            // else use it until this returns, or ever after an error. `to` has advanced by the
+            // pieces before, so as much of both is left. The piece is freed only after the wait for
+            // its copy has succeeded. The stream is destroyed only in `drop`, so not while `self`
+            // is borrowed.
             let status =
                 unsafe { result::memcpy_htod_async(to, &piece[..], self.stream.cu_stream()) };
             checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())?;
@@ -247,9 +247,9 @@ impl OwnStream {
         let _relaxed = relaxed(device)?;
         for part in values.chunks_mut(per_piece::<T>()) {
             let mut piece = ManuallyDrop::new(part.to_vec());
-            // SAFETY: the caller gives device memory at least as long as the values, whose bytes
-            // are valid values of `T`, and lets nothing write it until this returns, or ever after
-            // an error. `from` has advanced by the pieces before, so as much of both is left. The
+            // SAFETY: the device memory is at least as long as the values, and its bytes are valid
+            // values of `T`. The caller lets nothing write it until this returns, or ever after an
+            // error. `from` has advanced by the pieces before, so as much of both is left. The
             // piece is freed only after the wait for its copy has succeeded. The stream is
             // destroyed only in `drop`, so not while `self` is borrowed.
             let status =

@@ -220,9 +220,9 @@ impl Member {
     /// wait.
     ///
     /// # Safety
-    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
-    ///   been the scratch of this communicator's other ranks, by rank, zero at first, and each
-    ///   scratch must be used for this communicator alone.
+    /// - [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have got the scratch of
+    ///   this communicator's other ranks, by rank, zero at first. Each scratch must be used for
+    ///   this communicator alone.
     /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
     ///   may write the input, or use the output.
     /// - A rank's operations must run one after the other: in one stream, or in streams that wait
@@ -237,11 +237,11 @@ impl Member {
     pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let plan = self.plan(call)?;
         // SAFETY: the caller has joined the member with the scratch of this communicator's ranks
-        // alone, passes buffers as long as the call says and leaves them to it until it has run,
-        // lets this rank's operations run one after the other, and lets all ranks' kernels run at
-        // the same time. Ranks whose calls have the same words make the same call. `plan` follows
-        // from the call, the number of ranks and the limits, which all have alike, so all of them
-        // have the same plan.
+        // alone. Buffers are as long as the call says, and the caller leaves them to it until it
+        // has run. The caller lets this rank's operations run one after the other, and all ranks'
+        // kernels at the same time. Ranks whose calls have the same words make the same call.
+        // `plan` follows from the call, the number of ranks and the limits, which all have alike,
+        // so all of them have the same plan.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
@@ -249,9 +249,9 @@ impl Member {
     /// ranks.
     ///
     /// # Safety
-    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
-    ///   been the scratch of this communicator's other ranks, by rank, zero at first, and each
-    ///   scratch must be used for this communicator alone.
+    /// - [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have got the scratch of
+    ///   this communicator's other ranks, by rank, zero at first. Each scratch must be used for
+    ///   this communicator alone.
     /// - Both buffers must be as long as the call says. Until the operation has run, nothing else
     ///   may write the input, or use the output.
     /// - A rank's operations, and launches of graphs that have captured some, must run one after
@@ -282,12 +282,13 @@ impl Member {
             call: call.layout(self.rank(), self.ranks())?,
         };
         let kernels = &self.parts.kernels;
-        // SAFETY: the caller has joined the member with the scratch of this communicator's ranks
-        // alone, passes buffers as long as the call says and leaves them to it until it has run,
-        // lets this rank's operations run one after the other, has all ranks make the call by this
-        // plan, and lets their kernels run at the same time: so memory is used as `layout.h` says.
-        // The member owns all other memory that the arguments name. Its drop frees that only after
-        // all kernels have ended, and nobody can launch one any more.
+        // SAFETY: memory is used as `layout.h` says. For that, the caller has joined the member
+        // with the scratch of this communicator's ranks alone. Buffers are as long as the call
+        // says, and the caller leaves them to it until it has run. The caller lets this rank's
+        // operations run one after the other. All ranks make the call by this plan, and the caller
+        // lets their kernels run at the same time. The member owns all other memory that the
+        // arguments name. Its drop frees that only after all kernels have ended, and nobody can
+        // launch one any more.
         kernels.launch_in_turn(stream, || unsafe {
             kernels.launch(plan, arguments, stream)
         })
@@ -306,9 +307,9 @@ impl Member {
     /// complete if each peer also passes its messages together, or waits for nothing else.
     ///
     /// # Safety
-    /// - What was given to [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have
-    ///   been the scratch of this communicator's other ranks, by rank, zero at first, and each
-    ///   scratch must be used for this communicator alone.
+    /// - [`join`](Self::join) or [`join_in_host`](Self::join_in_host) must have got the scratch of
+    ///   this communicator's other ranks, by rank, zero at first. Each scratch must be used for
+    ///   this communicator alone.
     /// - A rank's operations, and launches of graphs that have captured some, must run one after
     ///   the other. A graph must not be launched after the member was dropped.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
@@ -324,12 +325,13 @@ impl Member {
         let kernels = &self.parts.kernels;
         for (number, launch) in launches.enumerate() {
             let protocol = self.limits().wire.of_messages();
-            // SAFETY: the caller has joined the member with the scratch of this communicator's
-            // ranks alone, passes buffers as long as the messages say and leaves them to these
-            // until all have passed, lets this rank's operations run one after the other, and lets
-            // kernels of ranks on one GPU run at the same time: so memory is used as `channels.h`
-            // says. The member owns all other memory that the arguments name. Its drop frees that
-            // only after all kernels have ended, and nobody can launch one any more.
+            // SAFETY: memory is used as `channels.h` says. For that, the caller has joined the
+            // member with the scratch of this communicator's ranks alone. Buffers are as long as
+            // the messages say, and the caller leaves them to these until all have passed. The
+            // caller lets this rank's operations run one after the other, and kernels of ranks on
+            // one GPU at the same time. The member owns all other memory that the arguments name.
+            // Its drop frees that only after all kernels have ended, and nobody can launch one any
+            // more.
             let pass = || unsafe { kernels.pass(protocol, &launch, member, stream) };
             let passed = kernels.launch_in_turn(stream, pass);
             passed.map_err(|error| error.after(number))?;

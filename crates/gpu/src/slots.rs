@@ -378,8 +378,8 @@ impl Slots {
         let Parts {
             kernels, streams, ..
         } = &*self.parts;
-        // SAFETY: `exchanging` has the layout of the kernel's one parameter. The caller passes
-        // buffers as long as the call says, leaves them to it until it has run, and lets this
+        // SAFETY: `exchanging` has the layout of the kernel's one parameter. Buffers are as long as
+        // the call says, and the caller leaves them to it until it has run. The caller lets this
         // rank's operations run one after the other. The slots own all other memory that the
         // arguments name. Their drop frees that only after all kernels have ended, and nobody can
         // launch one any more.

@@ -248,11 +248,11 @@ impl Stage {
         let Parts {
             kernels, streams, ..
         } = &*self.parts;
-        // SAFETY: `passing` has the layout of the kernel's one parameter. The caller passes buffers
-        // as long as the transfer says, leaves them to it until it has run, and lets this rank's
-        // operations run one after the other. The stage owns all other memory that the arguments
-        // name. Its drop frees that only after all kernels have ended, and nobody can launch one
-        // any more.
+        // SAFETY: `passing` has the layout of the kernel's one parameter. Buffers are as long as
+        // the transfer says, and the caller leaves them to it until it has run. The caller lets
+        // this rank's operations run one after the other. The stage owns all other memory that the
+        // arguments name. Its drop frees that only after all kernels have ended, and nobody can
+        // launch one any more.
         streams.launch(stream, || unsafe {
             launch_in(stream, &kernels.operations, grid, &mut passing)
         })
@@ -287,12 +287,12 @@ impl Stage {
                 cut.len().min(message.bytes)
             };
             let grid = [launch.ctas(), threads(launch.most(piece))];
-            // SAFETY: `posting` has the layout of the kernel's one parameter. The caller passes
-            // buffers as long as the messages say, leaves them to these until all have passed, and
-            // lets this rank's operations run one after the other, and at the same time as those of
-            // ranks on the same GPU. The stage owns all other memory that the arguments name. Its
-            // drop frees that only after all kernels have ended, and nobody can launch one any
-            // more.
+            // SAFETY: `posting` has the layout of the kernel's one parameter. Buffers are as long
+            // as the messages say, and the caller leaves them to these until all have passed. The
+            // caller lets this rank's operations run one after the other, and at the same time as
+            // those of ranks on the same GPU. The stage owns all other memory that the arguments
+            // name. Its drop frees that only after all kernels have ended, and nobody can launch
+            // one any more.
             let launched = streams.launch(stream, || unsafe {
                 launch_in(stream, &kernels.messages, grid, &mut posting)
             });

@@ -35,9 +35,8 @@ impl Copying {
 impl Carrier for Copying {
     unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> Result<bool, Error> {
         // SAFETY: the caller has published the slot, and writes it again only after it has
-        // completed, which is below. It says that the peer has consumed the slot that was in its
-        // place, so no kernel uses that place, and only this carrier writes that inbox's slots of
-        // this lane.
+        // completed, which is below. The peer has consumed the slot that was in its place, so no
+        // kernel uses that place. Only this carrier writes that inbox's slots of this lane.
         unsafe { self.outbox.copy_slot(&self.inbox, slot, payload) };
         self.inbox.set_flag(slot);
         self.completed.push_back(slot);

@@ -71,9 +71,9 @@ impl Delayed {
             0 if !self.flying.is_empty() => {
                 let index = self.below(self.flying.len());
                 let (slot, payload) = self.flying.swap_remove(index);
-                // SAFETY: the slot was published, the peer has consumed the slot that was in its
-                // place, and nothing writes it before it has completed: `post` has required that of
-                // all in `flying`. It has not completed yet.
+                // SAFETY: the caller of `post` has published this slot of `flying`, and lets
+                // nothing write it before it has completed, which is not yet. The peer has consumed
+                // the slot that was in its place.
                 unsafe { self.copying.post(slot, payload, self.known[slot.lane])? };
                 self.moved.extend(self.copying.completed()?);
             }

@@ -117,9 +117,9 @@ impl PostBox {
         assert!(self.shape == to.shape);
         let ((from, bytes), (to, _)) = (self.contents(slot, payload), to.contents(slot, payload));
         // SAFETY: `contents` has checked that credit, record and payload lie within each box's
-        // memory, which both borrows keep, and whose words are atomics, so they may be written
-        // through shared references. The caller lets nothing write the source, or use the target,
-        // until this returns. Two boxes do not overlap.
+        // memory, which both borrows keep. Its words are atomics, so they may be written through
+        // shared references. The caller lets nothing write the source, or use the target, until
+        // this returns. Two boxes do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
     }
 

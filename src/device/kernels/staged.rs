@@ -270,8 +270,8 @@ impl Staged {
     ) -> Result<(), gpu::Error> {
         let expected = self.proxy_handle.0.expect(is_capturing(stream)?);
         let bytes = (call.count * call.dtype.size()) as u64;
-        // SAFETY: the caller passes buffers as long as the call says, leaves them to it until it
-        // has run, and lets this rank's operations run one after the other. The caller launches no
+        // SAFETY: buffers are as long as the call says, and the caller leaves them to it until it
+        // has run. The caller lets this rank's operations run one after the other, and launches no
         // graph of them after `self` was dropped, which owns the stage and the slots.
         unsafe {
             match self.slots_for(call.operation, bytes) {
@@ -327,10 +327,10 @@ impl Staged {
         let (through, others): (Vec<_>, Vec<_>) = messages.iter().copied().partition(is_by_slots);
         let (queue, is_captured) = (&self.proxy_handle.0, is_capturing(stream)?);
         let expected = queue.expect_messages([through.len(), others.len()], is_captured);
-        // SAFETY: the caller passes buffers as long as the messages say, leaves them to these until
-        // all have passed, and lets this rank's operations run one after the other, and at the same
-        // time as those of ranks on the same GPU. The caller launches no graph of them after `self`
-        // was dropped, which owns the stage and the slots.
+        // SAFETY: buffers are as long as the messages say, and the caller leaves them to these
+        // until all have passed. The caller lets this rank's operations run one after the other,
+        // and at the same time as those of ranks on the same GPU. No graph of them is launched
+        // after `self` was dropped, which owns the stage and the slots.
         unsafe {
             if let Some(slots) = slots.filter(|_| !through.is_empty()) {
                 slots.pass(&through, stream)?;

@@ -117,12 +117,13 @@ impl KernelTransport {
     ) -> Result<(), Error> {
         let bytes = call.count.saturating_mul(call.dtype.size()) as u64;
         let kernel = measured.fastest(call.operation, bytes);
-        // SAFETY: the caller passes buffers as long as the call says, leaves them to it until it
-        // has run, lets this rank's operations run one after the other, and launches no graph of
-        // them after `self` was dropped; a stage needs no more. The caller has joined a member with
-        // the scratch of its own communicator alone, has ranks with these words make the same call,
-        // and lets their kernels run at the same time. A plan follows from the call, the limits and
-        // what was measured, and all ranks have these alike, so it is the same on all.
+        // SAFETY: buffers are as long as the call says, and the caller leaves them to it until it
+        // has run. The caller lets this rank's operations run one after the other, and launches no
+        // graph of them after `self` was dropped. A stage needs no more. For a member, the caller
+        // has joined it with the scratch of its own communicator alone. Ranks with these words make
+        // the same call, and the caller lets their kernels run at the same time. A plan follows
+        // from the call, the limits and the measurements. All ranks have these alike, so the plan
+        // is the same on all.
         unsafe {
             match (self, kernel) {
                 (Self::Kernels(member), Some(kernel)) => {
@@ -151,11 +152,11 @@ impl KernelTransport {
         messages: &[Message],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        // SAFETY: the caller passes buffers as long as the messages say, leaves them to these until
-        // all have passed, lets this rank's operations run one after the other, and at the same
-        // time as those of ranks on the same GPU, and launches no graph of them after `self` was
-        // dropped; a stage needs no more. The caller has joined a member with the scratch of its
-        // own communicator alone.
+        // SAFETY: buffers are as long as the messages say, and the caller leaves them to these
+        // until all have passed. The caller lets this rank's operations run one after the other,
+        // and at the same time as those of ranks on the same GPU. No graph of them is launched
+        // after `self` was dropped. A stage needs no more. For a member, the caller has joined it
+        // with the scratch of its own communicator alone.
         unsafe {
             match self {
                 Self::Kernels(member) => member.pass(messages, stream),

@@ -118,9 +118,9 @@ impl<T: Element> DeviceSlice<T> {
     }
 }
 
-// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
-// calls, and that the user keeps its uses in order. The region is that memory: `len` elements of
-// `T` from `address` on, and its order is the user's.
+// SAFETY: `from_raw` makes all values of this type. It requires that the memory stays until its
+// calls have run, and that the user keeps its uses in order. The region is that memory: `len`
+// elements of `T` from `address` on, and its order is the user's.
 unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     fn region(&self) -> Region {
         self.whole()
@@ -129,9 +129,9 @@ unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     gives_back!(nothing);
 }
 
-// SAFETY: `from_raw`, from which all such values come, requires that the memory is there for its
-// calls, and that nothing else uses it while one writes. The region is that memory: `len` elements
-// of `T` from `address` on, and its order is the user's.
+// SAFETY: `from_raw` makes all values of this type. It requires that the memory stays until its
+// calls have run, and that nothing else uses it while one writes. The region is that memory: `len`
+// elements of `T` from `address` on, and its order is the user's.
 unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()

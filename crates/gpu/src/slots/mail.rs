@@ -51,12 +51,12 @@ impl Slots {
             let piece = |message: &Message| self.piece_of(message).min(message.bytes);
             let threads = launch.most(piece).div_ceil(LOAD).next_multiple_of(WARP);
             let grid = [launch.ctas(), threads.clamp(WARP, THREADS) as u32];
-            // SAFETY: `mailing` has the layout of the kernel's one parameter. The caller passes
-            // buffers as long as the messages say, leaves them to these until all have passed, and
-            // lets this rank's operations run one after the other, and at the same time as those of
-            // ranks on the same GPU. The slots own all other memory that the arguments name. Their
-            // drop frees that only after all kernels have ended, and nobody can launch one any
-            // more.
+            // SAFETY: `mailing` has the layout of the kernel's one parameter. Buffers are as long
+            // as the messages say, and the caller leaves them to these until all have passed. The
+            // caller lets this rank's operations run one after the other, and at the same time as
+            // those of ranks on the same GPU. The slots own all other memory that the arguments
+            // name. Their drop frees that only after all kernels have ended, and nobody can launch
+            // one any more.
             let launched = self.parts.streams.launch(stream, || unsafe {
                 launch_in(stream, &self.parts.kernels.messages, grid, &mut mailing)
             });

@@ -294,9 +294,8 @@ impl Rank {
     pub(crate) fn time(&mut self, bytes: usize, plan: Plan) -> Result<[f64; 2]> {
         let calls = if bytes >= 8 << 20 { 5 } else { 50 };
         let nothing = vec![0xffff_u16; bytes / 2];
-        // SAFETY: `nothing` and the output's first part both have `bytes` bytes, and no kernel uses
-        // the output: `captured`, which enqueues the next ones, comes later, and earlier ones were
-        // waited for.
+        // SAFETY: `nothing` and the output's first part both have `bytes` bytes. No kernel uses the
+        // output: earlier calls were waited for, and `captured` enqueues the next ones only below.
         unsafe { self.own.write(self.output.address(), &nothing)? };
         let graph = self.captured(bytes, plan, calls)?;
         let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
@@ -379,8 +378,8 @@ impl Rank {
         // Acquire pairs with the kernel's `release_long` in `failure.h`.
         let failed = failure[0].load(Ordering::Acquire);
         let mut seen = vec![0_u16; bytes / 2];
-        // SAFETY: `seen` and the output's first part both have `bytes` bytes, of which any value is
-        // a number. The calls were waited for, so no kernel writes the output.
+        // SAFETY: `seen` and the output's first part both have `bytes` bytes, and any bytes are a
+        // number. The calls were waited for, so no kernel writes the output.
         unsafe { self.own.read(self.output.address(), &mut seen)? };
         let expected = |at: usize| bf16((at * 7) % 64 + (at * 7 + 3) % 64);
         let wrong = seen

@@ -70,8 +70,8 @@ pub enum NoRail {
 }
 
 /// The pairs of ports that may reach each other, best first. Both ranks get the same pairs in the
-/// same order, if each passes its own list as [`encode`](super::encode) left it, and one of them
-/// alone is `first`, for example the lower rank.
+/// same order, if each passes its own list as [`encode`](super::encode) left it. One of them alone
+/// is `first`, for example the lower rank.
 ///
 /// # Errors
 /// When there are none.
