@@ -39,9 +39,9 @@
 //! [`DevicePart`].
 //!
 //! Once a context has a second stream, cudarc records an event for each buffer of each call, and
-//! waits for the events of others. A call does so for each buffer of cudarc's, which takes some
-//! microseconds in all. This library leaves that switch as the program has set it in its context
-//! (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond counts, use
+//! waits for the events of others. A call does the same for each buffer of cudarc's, which takes
+//! some microseconds in all. This library leaves that switch as the program has set it in its
+//! context (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond counts, use
 //! [`DeviceMemory`] or [`DeviceSlice`].
 //!
 //! An error that cudarc keeps in its context for the next caller is left there, and calls leave
@@ -56,8 +56,8 @@
 //! [`borrow_stream`]. The legacy default stream is `CudaContext::default_stream`. The per-thread
 //! default stream is refused: its handle means another stream in each thread, and NCCL may use
 //! other threads. Take a new stream, and let the two wait for each other (`CudaStream::join`).
-//! [`Communicator::enqueue_untyped`](crate::Communicator::enqueue_untyped) does so itself: it takes
-//! calls as other languages make them, by addresses, in streams by their handles.
+//! [`Communicator::enqueue_untyped`](crate::Communicator::enqueue_untyped) borrows streams itself:
+//! it takes calls as other languages make them, by addresses, in streams by their handles.
 //!
 //! # Types
 //!
@@ -111,7 +111,7 @@
 //! leave the thread's current context as it was.
 //!
 //! The ranks compare the first call of each operation, type, reduction, root and power of two of
-//! bytes. They do so over the links, which host collectives use, too: threads that share a
+//! bytes. The comparison goes over the links, which host collectives use, too: threads that share a
 //! communicator must agree on the order of both. NCCL compares nothing itself: with counts that
 //! differ, it may succeed with wrong data. So ranks tell each other a digest of all their
 //! collectives when they wait ([`Communicator::wait`](crate::Communicator::wait), `run`,

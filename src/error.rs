@@ -41,7 +41,7 @@ pub enum Error {
     LeftOut {
         /// The function: `shrink` or `recover`.
         operation: &'static str,
-        /// Who goes on, and what to do.
+        /// The ranks that go on, and the remedy.
         problem: String,
     },
     /// This process is a child that was forked from the communicator's. Its copy of the
@@ -73,7 +73,7 @@ pub enum Error {
     Unsupported {
         /// The request.
         what: String,
-        /// Why not, and what to do.
+        /// The reason, and the remedy.
         reason: String,
     },
     /// A call of CUDA failed. It may be the fault of something that ran before.

@@ -491,7 +491,7 @@ fn complete(task: &Task, record: Option<u64>, observed: Option<&Observed>) {
 }
 
 impl Drop for Core {
-    /// After a fault nobody takes what is still in flight, so no link has to wait for it.
+    /// After a fault nobody takes messages in flight, so no link has to wait for them.
     fn drop(&mut self) {
         if self.watch.fault().is_some() {
             self.wires.withdraw();

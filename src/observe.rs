@@ -4,8 +4,8 @@
 //! The engines note their operations in the [`Observed`] of their communicator, that of host memory
 //! and that of device memory each in a journal of its own. A thread of the process, the service,
 //! answers clients, writes the inspector's files, and records faults. It only reads: no
-//! communicator depends on it. Where no setting asks for any of this, there is no `Observed` and no
-//! service.
+//! communicator depends on it. `Observed` and the service exist only where a setting asks for one
+//! of these.
 
 mod board;
 mod inspector;

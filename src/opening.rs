@@ -57,7 +57,7 @@ pub(crate) fn open(
     Ok(communicator)
 }
 
-/// The same as [`with_devices`], for a communicator that nobody has yet, unless it is cancelled.
+/// Like [`with_devices`], for a communicator that nobody has yet; fails once it is cancelled.
 fn with_devices_unless(
     cancel: &Cancel,
     communicator: Communicator,

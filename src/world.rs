@@ -188,8 +188,8 @@ impl World {
         !wiring.is_complete() && !members.iter().all(reaches_all)
     }
 
-    /// Whether ranks of one host share no memory, and so have links over TCP unless RDMA is
-    /// demanded.
+    /// Whether ranks of one host share no memory, and so have links over TCP, or over RDMA where
+    /// that is demanded.
     fn has_tcp_within_a_host(&self, members: &[u32]) -> bool {
         let host = |&member: &u32| self.session.peer(member).host_id;
         let hosts: HashSet<HostId> = members.iter().map(host).collect();

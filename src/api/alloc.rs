@@ -61,8 +61,8 @@ impl Communicator {
         let here = self.here();
         let part = part_bytes(len.saturating_mul(size_of::<T>()));
         let all = part.saturating_mul(here.len());
-        // Before each step all ranks agree to go on, so none is left waiting, and nothing is
-        // allocated that not all ranks have.
+        // Before each step all ranks agree to go on. So no rank is left waiting, and either all
+        // ranks have the memory or none.
         self.agree(len, fits(all))?;
         let id = self.inner.allocations.fetch_add(1, Ordering::Relaxed);
         let leads = here[0] == self.rank();
@@ -93,8 +93,8 @@ impl Communicator {
         Ok(Registered::new(segment, len))
     }
 
-    /// Registers existing memory with this rank's RDMA devices, if links use them. Each rank may do
-    /// so independently: the others may use ordinary memory.
+    /// Registers existing memory with this rank's RDMA devices, if links use them. Each rank may
+    /// register its own: the others may use ordinary memory.
     ///
     /// It works like ordinary memory if no device can register it (the log has the reason), or if
     /// links have no use for it: ranks of one host only share [allocated](Self::alloc) memory.

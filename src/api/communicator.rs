@@ -1,5 +1,5 @@
-//! The communicator: the type that users hold. It joins what runs calls (engine, plan, mesh) with
-//! what reports faults (control plane), and has the methods that are not collectives.
+//! The communicator: the type that users hold. It joins the parts that run calls (engine, plan,
+//! mesh) with the one that reports faults (control plane), and has all methods except collectives.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -61,8 +61,8 @@ pub(crate) struct Inner {
     pub(crate) context: u64,
     /// By rank of this communicator: the rank of the world.
     pub(crate) members: Vec<u32>,
-    /// Memory that the devices of RDMA links reach; none where there are no RDMA links, or it is
-    /// not wanted.
+    /// Memory that the devices of RDMA links reach; `None` without RDMA links, or where the
+    /// settings forbid it.
     pub(crate) registry: Option<Arc<Registry>>,
     /// Numbers of the next split and allocation. Relaxed: counters on their own, which publish
     /// nothing.

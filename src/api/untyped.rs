@@ -1,9 +1,9 @@
 //! Calls as other languages make them: element types and reductions are values, and buffers are
 //! addresses.
 //!
-//! One way into the untyped core; the typed calls are the other. It adds what types prove there:
-//! alignment, lengths that memory can have, no null pointers, and nothing that an operation does
-//! not have.
+//! One way into the untyped core; the typed calls are the other. It checks what types prove there:
+//! alignment, lengths that memory can have, pointers that are not null, and that an operation has
+//! all that a call sets.
 
 mod prepare;
 

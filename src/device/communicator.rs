@@ -95,7 +95,7 @@ impl Communicator {
     }
 
     /// Whether kernels pass the data of calls on device memory between the GPUs of all ranks, with
-    /// no work of the host. GPUs of several models do so, too, without
+    /// no work of the host. True also for GPUs of several models, which have no
     /// [`device_kernels`](Self::device_kernels) to choose from. `false` with NCCL.
     pub fn is_between_gpus(&self) -> bool {
         let device = self.device.as_ref();

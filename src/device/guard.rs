@@ -93,8 +93,8 @@ impl<E: WatchedEngine> Leaves for E {
 
 impl<B> DeviceRank<B> {
     /// Checks the watched call, which may go without progress for `grace` longer than its time.
-    /// Returns whether there is one. While another thread holds the state, it checks nothing,
-    /// unless a rank has ended.
+    /// Returns whether there is one. While another thread holds the state, it only checks whether a
+    /// rank has ended.
     pub(super) fn look(&self, grace: Duration, progress: u64) -> bool {
         let mut state = match held(&self.state, self.watch.latent()) {
             Ok(Some(state)) => state,

@@ -397,7 +397,7 @@ impl HostEngine {
     /// # Errors
     /// The fault that has cut it short.
     pub(crate) fn drain(&self) -> Result<(), Error> {
-        // With nothing in flight there is nothing to wait for, and a fault that comes now does not
+        // Without operations in flight the wait is over, and a fault that comes now does not
         // matter.
         if self.with(|core| core.is_idle())? {
             return Ok(());

@@ -25,7 +25,7 @@ impl Loans {
         }
     }
 
-    /// The obstacle of a peer that has not returned all loans, or no longer can.
+    /// The obstacle of a peer that has yet to return loans, or no longer can.
     pub(super) fn outstanding(&mut self, wires: &mut Wires) -> Option<Obstacle> {
         while let Some(&Loan { peer, lane, number }) = self.0.last() {
             let tx = match wires.tx(peer, lane) {

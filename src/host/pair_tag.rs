@@ -4,8 +4,8 @@ use std::fmt;
 
 use spark_ccl_types::{DType, Operation, Signature};
 
-/// Point-to-point messages are matched by order, type and count, which their tag spells out. One
-/// that is a block of an `all_to_all_v` does not match one that is not.
+/// Point-to-point messages are matched by order, type and count, which their tag spells out. A
+/// block of an `all_to_all_v` only matches another block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PairTag(u64);
 

@@ -15,7 +15,7 @@ use crate::task::Task;
 /// Results of at least this many bytes have left the caches before anyone reads them. (In place
 /// they are in the caches already when they are written.)
 const STREAMING_BYTES: usize = 16 << 20;
-/// For shorter slices, the link is not asked to go without a slot.
+/// Shorter slices always take a slot of the link.
 pub(super) const ASK_SLOTLESS_BYTES: usize = 4 << 10;
 /// The number of slices after which a channel yields to the others (and to the fault check).
 const TURN: usize = 32;

@@ -68,7 +68,7 @@ pub(super) struct Backoff {
 pub(super) enum BackoffStep {
     /// It has yielded; whether another thread wanted the core.
     Yielded { was_wanted: bool },
-    /// It should block, for no longer than the nap if some events do not wake it up.
+    /// It should block; at most for the nap, if some events cannot wake it up.
     Block { nap: Duration },
 }
 

@@ -1,4 +1,4 @@
-//! The slow path of waiting: deadlines, announcements, and what to make of obstacles. Knows the
+//! The slow path of waiting: deadlines, announcements, and the meaning of obstacles. Knows the
 //! control plane and obstacles; it moves no data.
 
 use std::time::{Duration, Instant};
@@ -244,7 +244,7 @@ fn has_not_sent(running: &RunningOp, leave: &Leave, own: Rank) -> bool {
     running.direction() == Direction::In && leave.has_sent(own, running.sequence) == Some(false)
 }
 
-/// Whether a peer that leaves does its part in a message, or may still do so.
+/// Whether a peer that leaves does its part in a message, or may still do it.
 fn expects(running: &RunningOp, leave: &Leave, own: Rank) -> bool {
     let has_begun = match running.direction() {
         Direction::Out => leave.has_received(own, running.sequence),

@@ -52,8 +52,8 @@ unsafe impl Send for Wires {}
 pub(super) enum Obstacle {
     /// The peer's next message is not there yet.
     Message { peer: Rank, lane: usize },
-    /// The link to the peer moves nothing for now: it takes no more, or has nothing yet of a
-    /// message that needs no slot.
+    /// The link to the peer stands still for now: it is full, or the first bytes of a message
+    /// without a slot have yet to come.
     LinkBusy { peer: Rank },
     /// The link to the peer is not made yet.
     Forming { peer: Rank },
@@ -263,7 +263,7 @@ impl Wires {
     fn adopt(&mut self, link_id: LinkId, (tx, rx): Halves) {
         self.tx[index(link_id)] = Some(tx);
         self.rx[index(link_id)] = Some(rx);
-        // A rank does not wait for what it sends to itself.
+        // A rank does not wait for messages to itself.
         if link_id.0 != self.rank {
             self.made.push(link_id);
         }

@@ -75,7 +75,7 @@ impl Lineage {
         })
     }
 
-    /// Begins to agree. `None` while another thread does so.
+    /// Begins to agree. `None` while another thread agrees.
     pub(crate) fn bid<'a>(&'a self, session: &'a Session, wish: Wish<'a>) -> Option<Bid<'a>> {
         Some(Bid {
             lineage: self,
@@ -88,8 +88,8 @@ impl Lineage {
         })
     }
 
-    /// The context of these survivors in this generation: no other survivors, and no other
-    /// generation, have the same.
+    /// The context of these survivors in this generation. All other survivors and generations have
+    /// other contexts.
     fn context_of(&self, session: &Session, generation: u64, survivors: &[u32]) -> u64 {
         let start = session.derive_context(self.context, generation, SHRUNK);
         survivors.iter().fold(start, |context, &member| {

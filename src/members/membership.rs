@@ -71,7 +71,7 @@ impl Membership {
         &self.engine
     }
 
-    /// Tells the others that this rank takes part in nothing that it has not begun. Operations in
+    /// Tells the others that this rank only takes part in calls that it has begun. Operations in
     /// flight go on.
     ///
     /// Does nothing in a forked child, nor while a panic drops handles of operations in flight.
@@ -87,8 +87,8 @@ impl Membership {
         self.watch.leave(Leave { cause, ..leave });
     }
 
-    /// Leaves, and does nothing more of what is in flight, which fails. The others still get what
-    /// they need of the calls that this rank has done.
+    /// Leaves, and does nothing more of what is in flight, which fails. The others still get the
+    /// data of calls that this rank has done.
     pub(crate) fn leave_now(&self) -> Result<(), Forked> {
         self.engine.flush_within(FLUSHED_WITHIN)?;
         let leave = self.engine.with(|core| core.leave_now())?;

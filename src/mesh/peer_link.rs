@@ -37,8 +37,8 @@ pub struct PeerLink {
     /// The addresses or ports that it joins. `None` where there are none, and before the link is
     /// made.
     pub route: Option<String>,
-    /// This rank's core and the peer's share no cache, as far as is known: long messages are stored
-    /// past the caches.
+    /// This rank's core and the peer's probably share no cache: long messages are stored past the
+    /// caches.
     pub is_far: bool,
 }
 

@@ -28,7 +28,7 @@ const SAFE_ASKED: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// When to try again to listen at an address that is in use.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// How long the lookup of the address's name may take: the thread that does it has other work.
+/// The time that the lookup of the address's name may take: its thread has other work.
 const LOOKUP: Duration = Duration::from_secs(1);
 /// The least time between two inquiries to the ranks, however many clients ask. It grows with the
 /// number of ranks, since all of them answer this one.
@@ -197,8 +197,8 @@ fn replaced(clients: &[Client], now: Instant) -> Result<Option<usize>, Instant> 
     }
 }
 
-/// Listens at the address. As in NCCL, several processes of a user may do so: the kernel gives a
-/// client to one of them, and when that is gone, the others are still there.
+/// Listens at the address. As in NCCL, several processes of a user may listen there. The kernel
+/// gives a client to one of them, and when that is gone, the others are still there.
 fn listen(address: &HostPort) -> io::Result<Unshared<Socket>> {
     let deadline = Instant::now() + LOOKUP;
     let mut addresses = lookup(&address.host, address.port, deadline)?;
@@ -228,7 +228,7 @@ impl Client {
         latest: &mut Option<Inquiry>,
         now: Instant,
     ) -> io::Result<bool> {
-        // Reads nothing more from a client that does not read its answers: they would pile up.
+        // Stops reading from a client that does not read its answers: they would pile up.
         let is_heard = self.asked.is_none() && !self.is_ending && self.output.is_empty();
         if is_heard && !self.hear(board, latest, now)? {
             return Ok(true);

@@ -56,8 +56,9 @@ pub(super) fn choose(
     }
 }
 
-/// Whether calls of an operation may be one-sided if their memory is registered. If not, the ranks
-/// do not check the memory. At every size: what is wrong with large calls is wrong with small ones.
+/// Whether calls of an operation may be one-sided if their memory is registered. Otherwise the
+/// ranks do not check the memory. At every size: what is wrong with large calls is wrong with small
+/// ones.
 pub(super) fn may_be_one_sided(planner: &Planner, operation: Operation) -> bool {
     planner.path == Path::ZeroCopy || planner.algorithms.allows(operation, Algorithm::OneSided)
 }

@@ -64,7 +64,7 @@ impl Enqueued {
         enqueued.map_err(|error| explain(calls, error.into()))?;
         for own in calls.iter().filter(|own| !own.event.is_null()) {
             // SAFETY: the caller of `new` passed an event of the communicator's device. It lives
-            // until `own` is dropped, which is borrowed here, as does the stream, unless that is a
+            // until `own` is dropped, which is borrowed here. The stream lives as long, or is a
             // default one.
             unsafe { own.comm.inner().record_raw(own.event, own.stream) }?;
         }

@@ -1,9 +1,10 @@
 //! Handles of communicators and requests: numbers in tables. So an invalid one is an error, not
 //! undefined behaviour.
 //!
-//! No number is used for two handles, not even in different tables, unless a library chooses them
-//! itself. Each process has its own tables. A forked child counts on from its parent's last number,
-//! so a handle that it has inherited never becomes valid in the child.
+//! Each number is used for one handle only, even in different tables. Handles that a library
+//! chooses itself are its own affair. Each process has its own tables. A forked child counts on
+//! from its parent's last number, so a handle that it has inherited never becomes valid in the
+//! child.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -213,7 +213,7 @@ pub(crate) enum Rejection {
     Owner = 6,
     /// The server's process has no descriptor for the connection.
     Descriptors = 7,
-    /// The server does not have this world, or not any more.
+    /// The server lacks this world, or has it no longer.
     Over = 8,
     /// The relay does not reach the next rank.
     Unreached = 9,

@@ -40,8 +40,8 @@ impl Keys {
         self.worlds.lock().retain(|(known, _)| *known != world);
     }
 
-    /// The world that a connection is for, and its key; `None` if this world is not here, or not
-    /// any more.
+    /// The world that a connection is for, and its key; `None` if this world is not here, or no
+    /// longer.
     pub(crate) fn of(&self, intent: Intent) -> Option<(WorldName, Secret)> {
         let worlds = self.worlds.lock();
         match intent {

@@ -3,8 +3,8 @@
 //! what is said and by whom.
 //!
 //! A rank that asks for a relay has proved that it holds the secret. It names only the next rank,
-//! and asks that one for the one after. So no relay chooses a way, and no relay can be led in
-//! circles by others.
+//! and asks that one for the one after. So relays choose no ways, and others cannot lead them in
+//! circles.
 
 mod draining;
 mod flow;

@@ -90,7 +90,7 @@ impl Search {
         let Ok(own_nonce): Result<Nonce, _> = random() else {
             return Vec::new();
         };
-        // A rank that no longer answers passes nothing on.
+        // A rank that has stopped answering passes nothing on.
         found.clear();
         let question = Datagram {
             what: What::Question { nonce: own_nonce },

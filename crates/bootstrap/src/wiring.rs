@@ -20,7 +20,7 @@ const FIXED: usize = 64;
 pub(crate) struct Survey {
     /// The ranks that it reached, a bit each.
     pub(crate) reached: u8,
-    /// The ranks that it did not reach, in ascending order, and why not.
+    /// The ranks that it did not reach, in ascending order, with the reasons.
     pub(crate) missed: Vec<(u32, String)>,
     /// How long it will wait for the others' surveys.
     pub(crate) time_left: Duration,

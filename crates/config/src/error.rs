@@ -24,7 +24,7 @@ pub enum Error {
     Conflict {
         /// The variables, with values and origins.
         values: String,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         problem: &'static str,
     },
     /// A variable of ours that the program sets, and that does not exist.

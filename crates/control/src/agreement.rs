@@ -152,7 +152,7 @@ impl Agreement {
         self.proposes = false;
     }
 
-    /// Gives up. The step says what to send to the others.
+    /// Gives up. The step has the messages to the others.
     pub fn give_up(&mut self) -> Step {
         let renounced = self.proposed().map(|proposed| proposed.context);
         self.proposes = false;

@@ -172,7 +172,7 @@ pub enum Fault {
         by: Member,
         /// The other end.
         peer: Member,
-        /// The error, and what to do, which depends on what the link is made of.
+        /// The error and the remedy, which depends on the link's transport.
         text: String,
     },
 }

@@ -110,8 +110,8 @@ impl SeenNotices {
 }
 
 impl MemberRecord {
-    /// Whether a notice is new: it has not arrived before, and progress is not older than the
-    /// latest.
+    /// Whether a notice is new: it arrives for the first time, and progress is at least as new as
+    /// the latest.
     pub(crate) fn is_new(&mut self, notice: &Notice) -> bool {
         let is_progress = matches!(notice.content, Content::Progress(_));
         if is_progress && notice.counter < self.progressed {

@@ -45,7 +45,7 @@ pub(crate) enum StreamEnding {
     Closed,
     /// The connection failed.
     Failed(String),
-    /// It carried bytes that are not a frame, or that the neighbour has not sent.
+    /// It carried bytes that are no frame, or that a stranger has sent.
     Garbled(String),
 }
 

@@ -1,6 +1,6 @@
 //! Records of frames, for streams that leave the host. A record's length and its content are each
-//! followed by a tag. So a length is verified before its bytes are waited for, and no byte is
-//! parsed that the neighbour has not sent.
+//! followed by a tag. So a length is verified before its bytes are waited for, and only bytes of
+//! the neighbour are parsed.
 
 use spark_ccl_seal::{Changed, Opener, Sealer, TAG};
 

@@ -174,8 +174,8 @@ impl Service {
         let work = move || {
             let Attempt { peer, number } = attempt;
             let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
-            // A dial that panics needs an outcome, too: without one, no attempt would follow, and
-            // nothing would decide on the neighbour.
+            // A dial that panics needs an outcome, too: else the attempts would end, and the
+            // neighbour's fate would stay open.
             let outcome = catch_unwind(AssertUnwindSafe(dial))
                 .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
             let outcome = outcome.and_then(|stream| {

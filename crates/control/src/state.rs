@@ -255,7 +255,7 @@ impl ControlState {
                 table.view.fail(table.view.localise(fault.clone()));
             }
             News::Proposal { proposal, .. } => {
-                // The control streams keep the order of what it says.
+                // The control streams keep the order of its frames.
                 table.proposals.insert(flood.origin, proposal.clone());
             }
             News::Goodbye | News::Gone { .. } => {}

@@ -1,4 +1,4 @@
-//! A communicator's handle on the control plane: what engines call. It knows operations only by
+//! A communicator's handle on the control plane, which engines call. It knows operations only by
 //! number and signature.
 
 use std::collections::{BTreeSet, HashMap};
@@ -75,7 +75,7 @@ impl Watch {
         left.cause.filter(|cause| cause.is_end_of(rank))
     }
 
-    /// Whether there is no fault, and no member has ended.
+    /// Whether all members are there, without a fault.
     pub fn is_whole(&self) -> bool {
         !self.failed() && self.view.latent().is_none()
     }
@@ -289,8 +289,8 @@ impl Watch {
             .with(|state| state.raise(self.view.context, fault));
     }
 
-    /// Tells all ranks that this one leaves the communicator, and takes part in nothing that it has
-    /// not begun. Only the first call counts, and the first with nothing in flight.
+    /// Tells all ranks that this one leaves the communicator, and only takes part in calls that it
+    /// has begun. Only the first call counts, and the first with nothing in flight.
     pub fn leave(&self, leave: Leave) {
         let leave = self.with_device_calls(leave);
         self.monitor

@@ -11,7 +11,7 @@ use crate::{Error, checked};
 /// # Safety
 /// Both addresses are the start of memory of this many bytes that the stream's device reaches, and
 /// that does not overlap. Until the copy has run, and as long as a graph that has captured it is
-/// launched, nothing writes the one, and nothing else uses the other.
+/// launched, nothing writes the source, and nothing else uses the target.
 ///
 /// # Errors
 /// The driver fails.

@@ -119,7 +119,7 @@ pub fn traits(ordinal: usize) -> Result<Traits, Error> {
     let ask = attributes_of(ordinal)?;
     let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    // A driver that does not know the attribute makes no such claim.
+    // A driver that does not know the attribute does not claim it.
     let dma_buf = ask(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED).unwrap_or(0);
     Ok(Traits {
         capability: (major, minor),

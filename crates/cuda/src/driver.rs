@@ -146,8 +146,8 @@ pub fn open() -> Result<(), Error> {
     FOUND.get_or_init(|| Box::new(look())).clone()
 }
 
-/// Looks for the driver's functions of a feature. Nothing may call the feature, not even cudarc,
-/// unless this has succeeded.
+/// Looks for the driver's functions of a feature. The feature may be called, also by cudarc, only
+/// after this has succeeded.
 ///
 /// # Errors
 /// There is no driver, or it lacks one of them.

@@ -33,8 +33,8 @@ pub fn device_of(context: &CudaContext, address: u64) -> Result<Option<usize>, E
     Ok(usize::try_from(ordinal).ok())
 }
 
-/// Whether an address is in memory of a device, which the CPU cannot read. Also false if there is
-/// no driver, or the process has not begun to use the driver. Needs no context.
+/// Whether an address is in memory of a device, which the CPU cannot read. Also false without a
+/// driver, or before the process uses it. Needs no context.
 pub fn is_device_only(address: u64) -> bool {
     use sys::CUpointer_attribute::{
         CU_POINTER_ATTRIBUTE_IS_MANAGED as MANAGED, CU_POINTER_ATTRIBUTE_MEMORY_TYPE as TYPE,

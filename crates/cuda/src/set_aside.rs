@@ -1,4 +1,4 @@
-//! Memory that nothing uses any more, and that is not freed yet.
+//! Memory that is out of use, and still to be freed.
 //!
 //! `cuMemFree`, `cuMemFreeHost` and `cuMemHostUnregister` wait for all kernels of a GPU. Meanwhile
 //! no thread can launch there, record or create events, create streams, copy or allocate (measured

@@ -13,8 +13,7 @@
 //! - GPUs of a host that do not reach each other's memory have their scratch in memory of the host:
 //!   [`Scratch::in_host`], [`Member::join_in_host`].
 //! - [`Member::enqueue`] launches an operation in a stream, or captures it into a graph.
-//! - [`Member::pass`] does so with [messages](Message) between pairs, in which other ranks take no
-//!   part.
+//! - [`Member::pass`] passes [messages](Message) between pairs, in which other ranks take no part.
 //! - [`Member::check`] says whether an operation has failed, and names the peer.
 //! - [`Stage`] is for ranks that share no memory: kernels pass their data to the host, and take
 //!   results from it.

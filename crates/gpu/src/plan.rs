@@ -22,9 +22,9 @@ pub enum Kernel {
     TwoShotsPackets,
     /// Reduces, by two shots, with lines.
     TwoShotsLines,
-    /// Concatenates what ranks send, with packets.
+    /// Concatenates the parts of ranks, with packets.
     SideBySidePackets,
-    /// Concatenates what ranks send, with lines.
+    /// Concatenates the parts of ranks, with lines.
     SideBySideLines,
     /// Reduces between two ranks with lines; one rank leads.
     LedReduction,
@@ -34,7 +34,7 @@ pub enum Kernel {
     OneShotQuads,
     /// Reduces, by two shots, with quads.
     TwoShotsQuads,
-    /// Concatenates what ranks send, with quads.
+    /// Concatenates the parts of ranks, with quads.
     SideBySideQuads,
 }
 

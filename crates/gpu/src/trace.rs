@@ -18,7 +18,7 @@ use crate::call::Call;
 use crate::layout::CallLayout;
 use crate::plan::{Kernel, Plan, Shape};
 
-/// The most rounds that a warp is ahead, and the number of places for what it sends. Tests plant
+/// The most rounds that a warp is ahead, and the number of places for its messages. Tests plant
 /// others.
 #[derive(Debug, Clone, Copy)]
 struct Depths {

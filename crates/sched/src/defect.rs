@@ -97,7 +97,8 @@ pub enum Problem {
     ReadNothing,
     /// Read an input element that had been overwritten.
     ReadOverwrittenInput,
-    /// Reduced a contribution that was not read as input, so that it would not be scaled.
+    /// Reduced a contribution that was read from elsewhere than the input, and so would miss its
+    /// factor.
     ReadUnscaled,
     /// Reduced a contribution without the factor that all ranks share.
     Unscaled,

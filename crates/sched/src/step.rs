@@ -186,7 +186,7 @@ impl Step {
         }
     }
 
-    /// Whether there is nothing to do: no elements to move, no signal and no wait.
+    /// Whether it is empty: without elements to move, signal and wait.
     pub const fn is_empty(&self) -> bool {
         !matches!(self.kind, Kind::Signal | Kind::Wait) && self.src.len == 0 && self.dst.len == 0
     }

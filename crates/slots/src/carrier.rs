@@ -29,7 +29,8 @@ pub trait Carrier: Send {
     fn completed(&mut self) -> Result<Option<Slot>, Error>;
 
     /// How many slots of a lane have come. May lag behind a kernel that has seen a slot: credits
-    /// wait for this, and the peer replaces no slot without one, so each slot is counted before.
+    /// wait for this, and the peer replaces a slot only after a credit. So each slot is counted
+    /// before.
     ///
     /// # Errors
     /// The peer has put a slot where none may be.

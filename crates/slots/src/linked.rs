@@ -3,9 +3,9 @@
 //!
 //! A link over RDMA puts slots, except for slots of packets, straight into the peer's inbox: the
 //! same bytes, and then the slot's flag. Before, the peer says by its first message where its inbox
-//! is. They are put both ways or neither: a peer that is not to put them says nothing by that
-//! message. The peer's processor has no part in it. This carrier looks into the inbox to learn what
-//! has come. Slots on a GPU can only be put.
+//! is. They are put both ways or neither: that message is empty if the peer is not to put them. The
+//! peer's processor has no part in it. This carrier looks into the inbox to learn what has come.
+//! Slots on a GPU can only be put.
 
 mod heard;
 mod incoming;
@@ -76,7 +76,7 @@ impl Linked {
         self
     }
 
-    /// Whether slots go as messages, because the link is not over RDMA or an end puts no slots.
+    /// Whether slots go as messages: over TCP and shm, or where an end puts no slots.
     pub fn only_sends(&self) -> bool {
         self.outgoing.only_sends()
     }

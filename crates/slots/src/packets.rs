@@ -1,6 +1,5 @@
-//! Packets: short calls whose flags are among their data, so that nobody rings, and no fence or
-//! flag follows. `kernels/packets.h` has the GPU's part, and `kernels/slots_layout.h` the same
-//! numbers.
+//! Packets: short calls whose flags are among their data, without a bell, a fence or a flag behind
+//! them. `kernels/packets.h` has the GPU's part, and `kernels/slots_layout.h` the same numbers.
 //!
 //! A packet is 16 bytes: in each half, the end of its slot's number above four bytes of data. The
 //! sender's proxy polls them, and the carrier writes them into the peer's inbox, where halves may

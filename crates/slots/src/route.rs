@@ -47,7 +47,7 @@ impl Route {
         }
     }
 
-    /// A root has no share, so no rank sends or gets more than the whole buffer once.
+    /// A root has no share, so each rank sends and gets at most the whole buffer once.
     fn shared(operation: Operation, rank: usize, root: usize, ranks: usize) -> Self {
         let (all, only) = (all(ranks), 1 << root);
         let sharers = match operation.at_root() {

@@ -1,4 +1,4 @@
-//! How many slots a lane needs, so that no rank waits for room that never comes.
+//! The number of slots that a lane needs, so that ranks only wait for room that comes.
 //!
 //! A lane's rows at the sender and at the receiver both hold slots. A slot that the peer has no
 //! room for stays in the outbox, which holds up nobody until the outbox is full.

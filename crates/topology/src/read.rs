@@ -34,7 +34,7 @@ use crate::{Error, FORMAT, Host};
 ///
 /// # Errors
 /// The kernel does not answer over netlink, or an RDMA device or this host has a name that is
-/// unsafe in a command. Anything that does not exist, such as RDMA, is no error.
+/// unsafe in a command. Missing parts, such as RDMA, are no error.
 pub fn live(env: &Env) -> Result<Host, Error> {
     let tree = Tree::new(Path::new("/"));
     let places = software::Places::of(env);

@@ -62,8 +62,8 @@ impl<B> Pending<B> {
     }
 
     /// Waits for the operation, for at most `limit`. Returns whether it is done; then
-    /// [`wait`](Self::wait) does not wait any more. If not, nothing has changed: the operation goes
-    /// on, and only its own timeout ends it.
+    /// [`wait`](Self::wait) does not wait any more. Otherwise the operation goes on unchanged, and
+    /// only its own timeout ends it.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);

@@ -18,8 +18,8 @@ impl UntypedCall {
         self.prepare_in(comm, |side, start, len| self.place(side, start, len, comm))
     }
 
-    /// The same, with memory that `place` finds from an address on. The address is aligned, and not
-    /// null unless the number of elements is 0.
+    /// The same, with memory that `place` finds from an address on. The address is aligned, and may
+    /// be null only for 0 elements.
     pub(crate) fn prepare_in(
         &self,
         comm: &Communicator,

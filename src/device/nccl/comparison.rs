@@ -37,7 +37,7 @@ impl NcclEngine {
     }
 
     /// Waits until the other ranks have compared this rank's calls up to `made`, which have run. A
-    /// rank that has not made them is not waited for: it compares them when it does.
+    /// rank that has yet to make them is not waited for: it compares them later.
     pub(super) fn compare_up_to(&self, made: u64) -> Result<(), Error> {
         let watch = &self.base.watch;
         if watch.calls_compared() >= made {

@@ -1,4 +1,4 @@
-//! Errors of NCCL as the library's: what failed, why, and what to do.
+//! Errors of NCCL as the library's: the failed call, the reason, and the remedy.
 
 use std::sync::Arc;
 

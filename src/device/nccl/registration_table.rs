@@ -84,7 +84,7 @@ impl RegistrationTable {
         self.entries.lock().iter().any(is_meant)
     }
 
-    /// Takes a rank's entries that are not windows and whose blocks are not in use any more.
+    /// Takes a rank's entries, except windows, whose blocks are out of use.
     pub(super) fn take_unused(&self, rank: usize) -> Vec<Entry> {
         let mut entries = self.entries.lock();
         entries

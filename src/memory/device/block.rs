@@ -238,7 +238,7 @@ impl Uses {
     }
 
     /// Whether all uses are known to have run. If the driver cannot say, the block is lost: a
-    /// context that has failed never says more, and nobody is to wait for it.
+    /// failed context never says more, and nobody is to wait for it.
     fn are_over(&mut self) -> bool {
         let mut ends = self.writers.iter().chain(&self.readers).chain(&self.kept);
         let are_over = ends.try_fold(true, |over, end| Ok(over && end.is_complete()?));
@@ -272,8 +272,7 @@ impl Drop for Block {
 /// Whether a thread frees what is left without a rank.
 static FREES: Mutex<bool> = Mutex::new(false);
 
-/// Frees what was dropped, unless this process has a rank, whose guard does so, or another thread
-/// does.
+/// Frees dropped blocks, unless a rank of this process does, by its guard, or another thread.
 pub(crate) fn free_the_rest() {
     if begins_to_free() {
         free_until_nothing_is_left();

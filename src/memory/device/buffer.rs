@@ -64,7 +64,8 @@ impl<T: Element> DeviceSlice<T> {
     /// # Safety
     /// The memory stays allocated until all calls with this value, or a part of it, have run in
     /// their streams. It also stays as long as a graph that has captured them is launched.
-    /// Meanwhile nothing else writes what they read, and nothing else touches what they write.
+    /// Meanwhile nothing else writes the parts that they read, or touches the parts that they
+    /// write.
     ///
     /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with calls of a
     /// communicator run one after the other, also with its other calls, and none runs once that

@@ -193,8 +193,8 @@ impl Rank {
         Ok(made)
     }
 
-    /// Has the driver do what it does at the first launch in a stream, for one rank after the
-    /// other: each gets a queue of its own. A rank alone passes no slots.
+    /// Has the driver prepare the first launch in a stream, for one rank after the other: each gets
+    /// a queue of its own. A rank alone passes no slots.
     fn warm_up(&self) -> Result<()> {
         static TURN: Mutex<()> = Mutex::new(());
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

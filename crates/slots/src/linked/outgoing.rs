@@ -62,7 +62,7 @@ impl Outgoing {
     ) -> Result<Self, Error> {
         let open = |of: &PostBox| tx.opening(&of.ranges());
         let mut opening = open(inbox);
-        // The link says nothing of memory that is not registered.
+        // The link describes only registered memory.
         let may_put = open(&outbox).is_some_and(|told| !told.is_empty());
         if let Some(told) = opening.as_mut()
             && (told.len() > part || !may_put)

@@ -103,7 +103,7 @@ pub(crate) fn is_internal(name: &str) -> bool {
     INTERNAL.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// Whether an address means nothing without its interface.
+/// Whether an address only has a meaning together with its interface.
 pub fn is_link_local(addr: IpAddr) -> bool {
     // IPv4 link-local addresses need no scope: direct cables are often set up with them.
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())

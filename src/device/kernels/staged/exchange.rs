@@ -58,9 +58,8 @@ pub(super) struct Exchange {
 
 impl Exchange {
     /// A kernel of slots may follow a kernel of the stage that failed, or that a fault has ended.
-    /// Its slots are computed from a result that is not there, so they are not posted.
-    /// Slots are put into the boxes of peers if these are `opened`. `has_messages` says whether
-    /// messages go by slots.
+    /// Its slots are computed from a missing result, so they are not posted. Slots are put into the
+    /// boxes of peers if these are `opened`. `has_messages` says whether messages go by slots.
     pub(super) fn new(
         (slots, opened): (Arc<Slots>, Option<OpenedBoxes>),
         has_messages: bool,
@@ -199,8 +198,8 @@ impl Exchange {
         })
     }
 
-    /// The peer that a call waits for: one that has sent nothing more, or else one that takes
-    /// nothing more. One that has not received a message yet does not hold up the call.
+    /// The peer that a call waits for: one that has stopped sending, or else one that has stopped
+    /// taking. A peer that has yet to receive a message does not hold up the call.
     fn late(&self) -> Option<u32> {
         let open = || self.peers.iter().filter(|peer| !peer.is_met());
         let late = open().find(|peer| peer.owes());
@@ -281,7 +280,8 @@ impl Exchange {
         ended - u64::from(!self.is_met() && ended > 0)
     }
 
-    /// Whether a peer cannot send messages yet: it may do so before this rank makes any call.
+    /// Whether a peer cannot send messages yet. It may want to send some before this rank makes any
+    /// call.
     pub(super) fn is_joining(&self) -> bool {
         self.peers.iter().any(Peer::is_joining)
     }
@@ -292,8 +292,8 @@ impl Exchange {
         calls.begun == calls.ended && self.peers.iter().all(Peer::is_met)
     }
 
-    /// Whether peers may need something of this rank. It does not wait for ranks that have not
-    /// come to a call whose data they have.
+    /// Whether peers may need something of this rank. It skips ranks that have the data of a call
+    /// and have yet to come to it.
     pub(super) fn serves(&self) -> bool {
         let calls = self.slots.calls();
         let is_under_way = calls.begun > calls.ended || self.mail().is_some();

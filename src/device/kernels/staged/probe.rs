@@ -31,7 +31,7 @@ pub(in crate::device::kernels) struct Probe {
 
 impl Probe {
     /// Fills the memory of the call. The driver may wait for running kernels meanwhile, so all
-    /// ranks do it before any makes the call.
+    /// ranks fill the memory before any makes the call.
     pub(super) fn new(slots: &Slots) -> Result<Self, Error> {
         let context = slots.context();
         let bytes = COUNT * size_of::<u32>();
@@ -94,7 +94,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Moves slots on until the call has run, and the peers have what they need of this rank.
+    /// Moves slots on until the call has run, and the peers have this rank's slots.
     fn pass(
         &self,
         slots: &Slots,

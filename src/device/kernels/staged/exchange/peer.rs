@@ -243,7 +243,7 @@ impl Peer {
         lanes.all(|lane| lane.credit == self.published(lane.lane))
     }
 
-    /// Whether calls need slots that have not come, or that the carrier has not taken.
+    /// Whether calls need slots that have yet to come, or that the carrier has yet to take.
     pub(super) fn lacks(&self) -> bool {
         let Some(proxy) = &self.proxy else {
             return self.is_used();
