@@ -40,7 +40,7 @@ impl Enqueued {
     }
 
     /// The call, which is not enqueued, and its communicator.
-    pub fn into_call(self) -> Planned {
+    pub(crate) fn into_call(self) -> Planned {
         (self.comm, self.call)
     }
 

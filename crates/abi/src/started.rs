@@ -67,7 +67,7 @@ impl Held {
     }
 
     /// The call, which is not started, and its communicator.
-    pub fn into_call(self) -> Planned {
+    pub(crate) fn into_call(self) -> Planned {
         (self.comm, self.call)
     }
 

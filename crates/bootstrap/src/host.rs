@@ -23,7 +23,7 @@ impl HostId {
 
     /// The identity of this process's host. If the kernel does not provide a boot id, the host name
     /// is used.
-    pub fn of_this_process() -> Self {
+    pub(crate) fn of_this_process() -> Self {
         let source = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .unwrap_or_else(|_| format!("host name {}", name()));
         let digest: [u8; 32] = Sha256::digest(source.trim().as_bytes()).into();

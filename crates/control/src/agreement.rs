@@ -29,7 +29,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::proposal::{Bound, Proposal};
 
 /// How many ranks a proposal can list.
-pub const MAX_LISTED: usize = 300;
+pub(crate) const MAX_LISTED: usize = 300;
 
 /// A rank's knowledge of the agreements in a lineage.
 pub struct Agreement {

@@ -60,7 +60,7 @@ impl DeviceCalls {
 
     /// Whether these calls of `rank` can complete without a further call of `peer`. `theirs` are
     /// the known calls of `peer`.
-    pub fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
+    pub(crate) fn are_met_by(&self, rank: u32, theirs: &Self, peer: u32) -> bool {
         let with = |calls: &Self, rank| calls.messages.get(&rank).copied().unwrap_or_default();
         let (ours, others) = (with(self, peer), with(theirs, rank));
         let are_enough = theirs.collectives >= self.collectives

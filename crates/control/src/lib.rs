@@ -43,7 +43,7 @@ mod view;
 mod watch;
 mod wire;
 
-pub use agreement::{Agreement, MAX_LISTED, Outcome, Rule, Sight, Step};
+pub use agreement::{Agreement, Outcome, Rule, Sight, Step};
 pub use device_calls::{DeviceCalls, DevicePart, Messages};
 pub use fault::{DEVICE_MARK, FINALIZE, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use leave::{Leave, MOST_CALLS};

@@ -21,7 +21,7 @@ pub struct Window {
 
 impl Window {
     /// The smallest window for which schedules of this `chunk` are made: two chunks.
-    pub fn for_chunk(chunk: u64, slice: u64) -> Self {
+    pub(crate) fn for_chunk(chunk: u64, slice: u64) -> Self {
         let slice = slice.clamp(1, chunk.max(1));
         Self {
             slice,
