@@ -1,5 +1,5 @@
 //! The types that programs hold and call: the communicator, its calls, and the memory that it
-//! gives. Knows the rooms above it, and of engines for devices only their trait.
+//! gives. Knows the rooms above it; knows engines for devices only by their trait.
 
 pub(crate) mod alloc;
 pub(crate) mod assembly;

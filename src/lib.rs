@@ -4,8 +4,8 @@
 //! exchange memory; every wait has a deadline, and errors name the rank at fault. No GPU, network
 //! card or other library is needed.
 //!
-//! The cargo features: `cuda`, on by default, is device memory. `future` lets tasks await calls
-//! that were started (`PendingFuture`).
+//! Cargo features: `cuda`, on by default, adds device memory. `future` lets tasks await calls that
+//! were started (`PendingFuture`).
 //!
 //! Begin with the [`tutorial`].
 

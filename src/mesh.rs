@@ -1,9 +1,9 @@
 //! Links between the ranks of a communicator, made when they are used first.
 //!
-//! A link carries messages between two ranks. The rank that needs it first asks for it, and depends
-//! only on the other rank's session thread; the other rank finds the link when it needs it, too.
-//! Streams that this rank's session thread delivers stay in the inbox until the engine looks there,
-//! which it does when an operation lacks a link.
+//! A link carries messages between two ranks. The rank that needs a link first asks for it, and
+//! depends only on the other rank's session thread. The other rank finds the link when it needs it,
+//! too. Streams that this rank's session thread delivers stay in the inbox until the engine looks
+//! there, which it does when an operation lacks a link.
 
 mod inbox;
 mod interfaces;

@@ -1,11 +1,10 @@
 //! Reports on running communicators, if the settings ask for it: to clients, in files, and after a
 //! fault.
 //!
-//! The engines note their operations in the [`Observed`] of their communicator, that of host memory
-//! and that of device memory each in a journal of its own. A thread of the process, the service,
-//! answers clients, writes the inspector's files, and records faults. It only reads: no
-//! communicator depends on it. `Observed` and the service exist only where a setting asks for one
-//! of these.
+//! Each engine notes its operations in a journal of its own, in the [`Observed`] of its
+//! communicator. A thread of the process, the service, answers clients, writes the inspector's
+//! files, and records faults. It only reads: no communicator depends on it. `Observed` and the
+//! service exist only where a setting asks for one of these.
 
 mod board;
 mod inspector;

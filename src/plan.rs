@@ -1,5 +1,5 @@
-//! From a checked call to a schedule: the memory it can use, and the algorithm. Knows tasks,
-//! settings and sizes; knows neither engines nor links.
+//! Makes a schedule of a checked call: chooses its memory and its algorithm. Knows tasks, settings
+//! and sizes; knows neither engines nor links.
 
 pub(crate) mod measured;
 mod place;

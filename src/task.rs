@@ -1,4 +1,4 @@
-//! The untyped core of a call: what is to be done with which memory.
+//! The untyped core of a call: an operation and its memory.
 //!
 //! A [`Spec`] is a call without its buffers. With them it becomes a [`Task`](Spec::task), which is
 //! [checked](Spec::check) once; [`Spec::checked`] does both. Nothing here knows communicators,
