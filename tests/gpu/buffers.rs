@@ -155,7 +155,8 @@ fn raw_memory_has_parts() {
         let device = comm.device().unwrap();
         let mut memory: DeviceMemory<u32> = comm.alloc_device(10).unwrap();
         memory.write(&[1; 10]).unwrap();
-        // SAFETY: the memory lives, and is used in one stream only.
+        // SAFETY: `memory` outlives the calls, which are waited for, and all of them are in
+        // `stream`.
         let raw = unsafe { DeviceSlice::<u32>::from_raw(memory.address(), 10, device) };
         assert!(raw.part(8, 3).is_none() && raw.part(usize::MAX, 2).is_none());
         let part = raw.part(4, 3).unwrap();

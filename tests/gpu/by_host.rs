@@ -100,8 +100,8 @@ fn blocks_of_any_place_are_exchanged() {
             output.write(&vec![9; ranks * len + shift]).unwrap();
             let device = comm.device().unwrap();
             let part = |memory: &DeviceMemory<u8>| {
-                // SAFETY: the memory lives until the call has been waited for, and nothing else
-                // uses it.
+                // SAFETY: `input` and `output` outlive the call, which is waited for, and nothing
+                // else uses them meanwhile.
                 unsafe {
                     DeviceSlice::<u8>::from_raw(
                         memory.address() + shift as u64,

@@ -35,7 +35,8 @@ fn read(memory: &DeviceMemory<u8>) -> Vec<u8> {
 /// The part of some memory from an address of any remainder on.
 fn part(comm: &Communicator, memory: &DeviceMemory<u8>, shift: usize) -> DeviceSlice<u8> {
     let (start, len) = (memory.address() + shift as u64, memory.len() - shift);
-    // SAFETY: the tests keep the memory until all has run, and use it in one call.
+    // SAFETY: each test keeps `memory` until its streams have been waited for, and uses a part of
+    // it in one call only.
     unsafe { DeviceSlice::from_raw(start, len, comm.device().unwrap()) }
 }
 

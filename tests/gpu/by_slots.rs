@@ -19,7 +19,8 @@ type Memory = DeviceSlice<u64>;
 /// For calls in graphs.
 fn raw(comm: &Communicator, of: &CudaSlice<u64>, stream: &CudaStream) -> Memory {
     let (address, device) = (of.device_ptr(stream).0, comm.device().unwrap());
-    // SAFETY: each memory lives as long as the graph, and is used in one stream only.
+    // SAFETY: each test drops the buffer only after the graph that uses it, and uses it in one
+    // stream only.
     unsafe { DeviceSlice::from_raw(address, of.len(), device) }
 }
 

@@ -53,8 +53,8 @@ fn sum_untyped(comm: &Communicator) {
             call: &call,
             stream,
         }];
-        // SAFETY: the memory stays, and nothing else uses it until the stream has been waited for.
-        // All streams are default ones.
+        // SAFETY: `memory` outlives the wait that follows, and nothing else uses it meanwhile. The
+        // handles 0 to 2 are the default streams, which always exist.
         unsafe {
             Communicator::enqueue_untyped(&calls).unwrap();
             comm.wait_raw(stream).unwrap();

@@ -318,7 +318,7 @@ fn counts_of_nothing_and_little() {
         for count in [1, 2, 3, 17] {
             sum_of(&rank, 1.0_f32, &vec![rank.comm.size() as f32; count]);
         }
-        // SAFETY: nothing is there to be touched.
+        // SAFETY: the slice has no elements, so no call reads or writes any.
         let nothing = unsafe {
             spark_ccl::cuda::DeviceSlice::<f32>::from_raw(0, 0, rank.comm.device().unwrap())
         };

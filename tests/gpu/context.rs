@@ -17,7 +17,8 @@ struct Own(sys::CUcontext);
 impl Own {
     /// Does something, which leaves that context current.
     fn keeps<R>(&self, what: &str, call: impl FnOnce() -> R) -> R {
-        // SAFETY: it is null, or a primary context that the test keeps.
+        // SAFETY: the context is null, or a primary one that the test keeps until its end, and both
+        // may be made current.
         unsafe { result::ctx::set_current(self.0) }.unwrap();
         let value = call();
         let after = result::ctx::get_current().unwrap().unwrap_or_default();
@@ -48,7 +49,7 @@ fn calls_leave_the_current_context_alone() {
         own.keeps("check", || comm.check().unwrap_err());
         own.keeps("dropping what has failed", || drop(comm));
         let context = own.keeps("cuda::context", || cuda::context(0).unwrap());
-        // SAFETY: it is the legacy default stream.
+        // SAFETY: null is the handle of the legacy default stream, which always exists.
         let borrowed = unsafe { cuda::borrow_stream(&context, std::ptr::null_mut()) };
         drop(borrowed.unwrap());
     }
@@ -69,8 +70,8 @@ fn calls(own: &Own, comm: &Communicator) {
     };
     for calls in [&[one][..], &[one, one]] {
         own.keeps("enqueue_untyped", || {
-            // SAFETY: the memory stays, and nothing else uses it until the stream has been waited
-            // for.
+            // SAFETY: the caller reads `memory` only after the default stream has been waited
+            // for, and nothing else uses it.
             unsafe { Communicator::enqueue_untyped(calls) }.unwrap();
         });
     }
@@ -80,10 +81,10 @@ fn calls(own: &Own, comm: &Communicator) {
             call: &nothing,
             ..one
         };
-        // SAFETY: it has no buffers.
+        // SAFETY: a barrier has no buffers, and the stream is the default one, which always exists.
         unsafe { Communicator::enqueue_untyped(&[refused]) }.unwrap_err();
     });
-    // SAFETY: it is the default stream.
+    // SAFETY: the stream is the default one, which always exists.
     own.keeps("wait_raw", || unsafe { comm.wait_raw(stream) }.unwrap());
     own.keeps("register", || {
         comm.register_device(&memory, Registration::Local).unwrap()

@@ -79,7 +79,8 @@ fn lose_rank_1(role: &str, lose: impl Fn(&mut Child), come_back: impl Fn(&mut Ch
     let (comm, mut peer) = with_peer(&builder().operation_timeout(TIMEOUT), role);
     let stream = stream_of(&comm);
     let memory: DeviceMemory<u32> = comm.alloc_device(LONG).unwrap();
-    // SAFETY: the memory lives as long as the communicator's calls, which are in one stream.
+    // SAFETY: `memory` is dropped at the end of this function, after all calls, and all of these
+    // are in `stream`.
     let raw: DeviceSlice<u32> =
         unsafe { DeviceSlice::from_raw(memory.address(), LONG, comm.device().unwrap()) };
     let call = || comm.all_reduce_in_place(raw, RedOp::Max).on(&stream);
@@ -119,7 +120,8 @@ fn lose_rank_1(role: &str, lose: impl Fn(&mut Child), come_back: impl Fn(&mut Ch
 }
 
 fn signal(child: &Child, signal: i32) {
-    // SAFETY: the child has not been waited for, so its id is its own.
+    // SAFETY: `kill` touches no memory, and the child was not waited for, so the number is still
+    // its own.
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
 }
 

@@ -164,7 +164,7 @@ fn a_fault_with_a_graph_that_is_still_there_is_returned() {
         let stream = comm.context().unwrap().new_stream().unwrap();
         let memory = memory(&comm);
         let device = comm.device().unwrap();
-        // SAFETY: the memory lives, and is used in one stream only.
+        // SAFETY: `memory` is dropped after the graph and the calls, which are all in `stream`.
         let raw = unsafe { DeviceSlice::<f32>::from_raw(memory.address(), memory.len(), device) };
         // Not by `run`, which takes the default stream of the GPU: ranks that share a GPU share
         // that, too.

@@ -37,7 +37,7 @@ impl Lane {
         let values: Vec<_> = (0..LEN).map(|place| value(comm.rank(), place)).collect();
         memory.write(&values).unwrap();
         let device = comm.device().unwrap();
-        // SAFETY: the memory lives as long as the graph, and is used in one stream only.
+        // SAFETY: the lane keeps `memory` beside the graph, and uses it in `stream` only.
         let raw = unsafe { DeviceSlice::from_raw(memory.address(), LEN, device) };
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
@@ -175,8 +175,8 @@ fn calls_on_grids_of_different_sizes_take_turns() {
         let device = comm.device().unwrap();
         let calls = || {
             for memory in &memory {
-                // SAFETY: the memory lives until all calls and graphs have run, and is used in one
-                // stream.
+                // SAFETY: `memory` outlives the calls and the graphs, which are waited for, and all
+                // of them are in `stream`.
                 let raw =
                     unsafe { DeviceSlice::<u64>::from_raw(memory.address(), memory.len(), device) };
                 comm.all_reduce_in_place(raw, RedOp::Sum)

@@ -27,7 +27,8 @@ impl InPlace {
     fn enqueue(self, comm: &Communicator, own: &DeviceMemory<u64>, stream: &Arc<CudaStream>) {
         let part = |begin: usize| {
             let start = own.address() + 8 * begin as u64;
-            // SAFETY: the test keeps the memory until all has run, and uses it in one stream.
+            // SAFETY: the test keeps `own` until the stream has been waited for, and uses it in
+            // this stream only.
             unsafe { DeviceSlice::<u64>::from_raw(start, self.len, comm.device().unwrap()) }
         };
         let [next, previous] = neighbours(comm);

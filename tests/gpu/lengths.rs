@@ -22,8 +22,9 @@ fn sum(comm: &Communicator, address: u64, bytes: usize) -> Result<(), Error> {
         call: &call,
         stream,
     }];
-    // SAFETY: the memory stays until the default stream has been waited for, and nothing else uses
-    // it. Calls that are longer than their memory are refused, which is what is tested.
+    // SAFETY: the default stream always exists, and is waited for before this returns. The test
+    // keeps the memory until then, and nothing else uses it. A call that is longer than its memory
+    // is refused before anything is enqueued, which is what is tested.
     unsafe {
         Communicator::enqueue_untyped(&calls)?;
         comm.wait_raw(stream)
@@ -61,11 +62,13 @@ fn allocations_of_the_program_end_where_the_driver_says() {
     let Some(_gpus) = gpus(1) else { return };
     let comm = builder().local(1).unwrap().remove(0);
     comm.context().unwrap().bind_to_thread().unwrap();
-    // SAFETY: the context is current; the memory is freed below.
+    // SAFETY: a context is current, which is all that an allocation needs. The memory is freed
+    // once, at the end of this test.
     let address = unsafe { result::malloc_sync(100) }.unwrap();
     ends_after(&comm, address, 100);
     ends_after(&comm, address + 36, 64);
-    // SAFETY: it was allocated above, and the calls on it have run.
+    // SAFETY: `malloc_sync` returned the address, this frees it once, and `ends_after` has waited
+    // for the calls on it.
     unsafe { result::free_sync(address) }.unwrap();
     comm.finalize().unwrap();
 }
@@ -83,7 +86,8 @@ fn a_block_behind_an_allocation_of_the_program_does_not_make_it_longer() {
     let (mut own, mut blocks) = (Vec::new(), Vec::new());
     let (address, block) = (0..64)
         .find_map(|_| {
-            // SAFETY: the context is current; the memory is freed below.
+            // SAFETY: a context is current, which is all that an allocation needs. The memory is
+            // freed once, at the end of this test.
             own.push(unsafe { result::malloc_sync(100) }.unwrap());
             blocks.push(comm.alloc_device::<u8>(1 << 20).unwrap());
             let mut pairs = own
@@ -98,7 +102,8 @@ fn a_block_behind_an_allocation_of_the_program_does_not_make_it_longer() {
         assert!(said.contains(&part), "{part}: {said}");
     }
     for address in own {
-        // SAFETY: it was allocated above, and no call has used it.
+        // SAFETY: `malloc_sync` returned the address, this frees it once, and no call on it was
+        // enqueued.
         unsafe { result::free_sync(address) }.unwrap();
     }
     comm.finalize().unwrap();
@@ -119,7 +124,8 @@ impl Segment {
     fn new() -> Self {
         let (kind, mut page, mut start) = (kind(), 0, 0);
         let finest = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-        // SAFETY: the driver reads the kind, and writes a number and an address.
+        // SAFETY: the driver reads `kind`, and writes a number to `page` and an address to `start`:
+        // all three are variables of this function.
         unsafe {
             sys::cuMemGetAllocationGranularity(&raw mut page, &raw const kind, finest)
                 .result()
@@ -142,7 +148,9 @@ impl Segment {
             location: kind.location,
             flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
-        // SAFETY: the page behind the last is reserved, and nothing is mapped there.
+        // SAFETY: `PAGES` pages are reserved at `start`, and the tests map no more. `end` is behind
+        // the last that is mapped, so nothing is mapped there. The driver reads `kind` and
+        // `access`, and writes `memory`: variables of this function.
         unsafe {
             sys::cuMemCreate(&raw mut memory, self.page, &raw const kind, 0)
                 .result()
@@ -161,19 +169,21 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         for (place, memory) in self.mapped.drain(..).enumerate() {
-            // SAFETY: `grow` mapped it there, and the calls on it have run.
+            // SAFETY: `grow` mapped this memory at this place, this releases it once, and the calls
+            // on it have run.
             unsafe {
                 sys::cuMemUnmap(self.start + (place * self.page) as u64, self.page);
                 sys::cuMemRelease(memory);
             }
         }
-        // SAFETY: it was reserved, and nothing is mapped there any more.
+        // SAFETY: `new` reserved these pages, this frees them once, and nothing is mapped there any
+        // more.
         unsafe { sys::cuMemAddressFree(self.start, PAGES * self.page) };
     }
 }
 
 fn kind() -> sys::CUmemAllocationProp {
-    // SAFETY: it is a C structure of numbers and a pointer, which may all be 0.
+    // SAFETY: the structure has numbers and a pointer, for all of which zero is valid.
     let mut kind: sys::CUmemAllocationProp = unsafe { zeroed() };
     kind.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;

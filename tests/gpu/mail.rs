@@ -77,7 +77,8 @@ fn calls_and_messages_follow_each_other() {
     gpus.each(&builder(), |comm| {
         let (rank, size, stream) = (comm.rank(), comm.size(), stream_of(&comm));
         let raw = |memory: &DeviceMemory<u64>, len| -> DeviceSlice<u64> {
-            // SAFETY: the memory lives until the stream was waited for, and all is in one stream.
+            // SAFETY: `kept` has the memory until the stream has been waited for, and all calls are
+            // in that stream.
             unsafe { DeviceSlice::from_raw(memory.address(), len, comm.device().unwrap()) }
         };
         let mut kept = Vec::new();

@@ -39,8 +39,8 @@ pub(super) fn check(memory: &DeviceMemory<u64>, from: usize, to: usize) {
 }
 
 pub(super) fn raw(comm: &Communicator, memory: &DeviceMemory<u64>) -> DeviceSlice<u64> {
-    // SAFETY: the tests keep the memory until all has run, and use it in one stream, or in one
-    // call.
+    // SAFETY: each test keeps `memory` until its streams have been waited for, and uses it in one
+    // stream, or in one call.
     unsafe { DeviceSlice::from_raw(memory.address(), memory.len(), comm.device().unwrap()) }
 }
 

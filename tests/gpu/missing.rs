@@ -28,7 +28,8 @@ fn host_communicators_say_how_to_get_device_memory() {
     assert_eq!(comm.device(), None);
     assert!(text(comm.context()).contains("SPARK_CCL_BACKEND=nccl"));
     assert!(text(comm.alloc_device::<f32>(1)).contains("Backend::Nccl"));
-    // SAFETY: it is refused before it is looked at.
+    // SAFETY: a communicator of host memory refuses the slice by its kind, so nothing uses the
+    // address.
     let memory = unsafe { spark_ccl::cuda::DeviceSlice::<f32>::from_raw(0, 1, 0) };
     let refused = comm.all_reduce_in_place(memory, RedOp::Sum).run();
     assert!(text(refused).contains("all_reduce"));

@@ -265,7 +265,7 @@ fn captured_calls_are_not_noted() {
         let mut own = memory(comm);
         // NCCL connects the ranks for it, which cannot be captured.
         sum(comm, &mut own, stream);
-        // SAFETY: the memory lives until the graph is gone, and is used in one stream only.
+        // SAFETY: `own` outlives the graph, and is used in `stream` only.
         let raw = unsafe {
             DeviceSlice::<f32>::from_raw(own.address(), own.len(), comm.device().unwrap())
         };

@@ -243,7 +243,8 @@ fn a_call_holds_up_only_who_writes_to_our_memory() {
 
 /// Fills `len` numbers at an address in a stream, as a kernel of the program's would.
 fn fill(stream: &CudaStream, address: u64, len: usize) -> Result<(), DriverError> {
-    // SAFETY: the tests pass addresses of memory that is as long, within `write_in`.
+    // SAFETY: each test passes an address within its memory with `len` numbers from there on, and
+    // keeps the memory until the stream has been waited for.
     unsafe { result::memset_d8_async(address, 1, 4 * len, stream.cu_stream()) }
 }
 
@@ -432,12 +433,13 @@ fn the_null_stream_waits_for_streams_that_block_it() {
         let blocking = result::stream::create(StreamKind::Default).unwrap();
         let memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
         let busy = comm.alloc_device::<u8>(1 << 30).unwrap();
-        // SAFETY: the memory lives until all has run; only the order of the streams, which this
-        // tests, is between its uses.
+        // SAFETY: `memory` outlives the wait at the end. Its uses are in two streams, of which a
+        // blocking one and the null stream wait for each other: that is what is tested.
         let raw: DeviceSlice<u32> =
             unsafe { DeviceSlice::from_raw(memory.address(), LEN, context.ordinal()) };
         for round in 1..=20_u8 {
-            // SAFETY: both blocks have these bytes, which stay until the stream has run.
+            // SAFETY: `busy` has `busy.len()` bytes and `memory` has `4 * LEN`, and both outlive
+            // the wait at the end. `blocking` is destroyed after it.
             unsafe {
                 for _ in 0..10 {
                     result::memset_d8_async(busy.address(), round, busy.len(), blocking).unwrap();
@@ -454,7 +456,8 @@ fn the_null_stream_waits_for_streams_that_block_it() {
             comm.all_reduce_in_place(raw, RedOp::Max).on(&null).unwrap();
         }
         comm.wait(&null).unwrap();
-        // SAFETY: all that was enqueued there has run, and nothing uses it any more.
+        // SAFETY: the null stream waits for all that is in `blocking`, and was waited for. Nothing
+        // uses the handle after this.
         unsafe { result::stream::destroy(blocking).unwrap() };
         comm.finalize().unwrap();
     });

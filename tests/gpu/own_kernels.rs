@@ -247,7 +247,8 @@ fn a_group_fills_no_stream_before_all_ranks_have_their_turn() {
         .group(|group| {
             for (comm, stream, memory) in &lanes {
                 let device = comm.device().unwrap();
-                // SAFETY: the memory lives, and only these calls, one after the other, use it.
+                // SAFETY: `lanes` keeps the memory until the streams have been waited for, and only
+                // these calls use it, all in one stream.
                 let raw = unsafe { DeviceSlice::from_raw(memory.address(), LEN, device) };
                 for _ in 0..CALLS {
                     comm.all_reduce_in_place::<u64, _>(raw, RedOp::Max)

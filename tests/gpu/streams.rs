@@ -76,7 +76,8 @@ fn context_of_the_programs_own() {
     let comm = builder().local(1).unwrap().remove(0);
     assert!(Arc::ptr_eq(comm.context().unwrap(), &own));
     // As another library passes it: by its handle.
-    // SAFETY: the stream outlives the wrapper.
+    // SAFETY: `stream` is a variable of this test, and is dropped after `raw`, which was made
+    // later.
     let raw = unsafe { borrow_stream(&own, stream.cu_stream()) }.unwrap();
     for stream in [&stream, &raw, &own.default_stream()] {
         comm.all_reduce_in_place(&mut sums, RedOp::Sum)
@@ -152,7 +153,7 @@ fn graphs_are_captured_and_replayed() {
         let stream = comm.context().unwrap().new_stream().unwrap();
         let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
         memory.write(&[1; 100]).unwrap();
-        // SAFETY: the memory lives, and is used in one stream only.
+        // SAFETY: `memory` outlives the graph and the calls, all of which are in `stream`.
         let raw =
             unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
         // NCCL connects the ranks for the first call, which cannot be captured.
@@ -224,7 +225,7 @@ fn captures_of_the_strict_kind_are_left_alone() {
     let stream = comm.context().unwrap().new_stream().unwrap();
     let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
     memory.write(&[1; 100]).unwrap();
-    // SAFETY: the memory lives, and is used in one stream only.
+    // SAFETY: `memory` outlives the graphs and the calls, all of which are in `stream`.
     let raw =
         unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
     // With a call that is marked, and with one that has been waited for.
@@ -273,7 +274,8 @@ fn memory_without_elements_is_not_captured_either() {
     for said in refused {
         assert!(said.contains("capture calls of"), "{said}");
     }
-    // SAFETY: it has no elements. The graph is never launched.
+    // SAFETY: the slice has no elements, so no call reads or writes any, and the graph is never
+    // launched.
     let none = unsafe { DeviceSlice::<u64>::from_raw(0, 0, comm.device().unwrap()) };
     comm.all_reduce_in_place(none, RedOp::Sum)
         .on(&stream)
@@ -291,7 +293,8 @@ fn memory_of_a_stream_that_captures_is_not_drawn_into_another() {
     let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
     memory.write(&[1; 100]).unwrap();
     let mut seen = [0; 100];
-    // SAFETY: the memory lives, and is used in one stream only.
+    // SAFETY: `memory` outlives the graph. The graph and the calls in `other` may run at the same
+    // time, and with one rank each leaves every number as it is.
     let raw =
         unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
     let sum = |memory: &mut DeviceMemory<u64>, stream| {
@@ -353,7 +356,7 @@ fn a_communicator_may_go_before_its_graphs() {
         let stream = comm.context().unwrap().new_stream().unwrap();
         let memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
         let device = comm.device().unwrap();
-        // SAFETY: the memory lives, and is used in one stream only.
+        // SAFETY: `memory` outlives the graph and the calls, all of which are in `stream`.
         let raw = unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, device) };
         comm.all_reduce_in_place(raw, RedOp::Max)
             .on(&stream)
@@ -385,7 +388,8 @@ fn streams_are_taken_by_their_handles() {
     let mut memory: DeviceMemory<u32> = comm.alloc_device(100).unwrap();
     memory.write(&[3; 100]).unwrap();
     for raw in [own.cu_stream(), null, legacy] {
-        // SAFETY: the stream is a default one, or outlives what is made of it.
+        // SAFETY: two of the streams are default ones, which always exist. The third is `own`,
+        // which outlives `stream`.
         let stream = unsafe { borrow_stream(context, raw) }.unwrap();
         comm.all_reduce_in_place(&mut memory, RedOp::Sum)
             .on(&stream)
@@ -397,7 +401,7 @@ fn streams_are_taken_by_their_handles() {
     assert_eq!(seen, [3; 100]);
     // It was only lent.
     own.synchronize().unwrap();
-    // SAFETY: a handle that is refused is not used.
+    // SAFETY: `borrow_stream` refuses this handle, as the next line checks, so nothing uses it.
     let said = text(unsafe { borrow_stream(context, per_thread) });
     assert!(said.contains("another one in each thread"), "{said}");
     comm.finalize().unwrap();
@@ -411,7 +415,7 @@ fn handles_of_other_devices_streams_are_refused() {
         return;
     }
     let theirs = comms[1].context().unwrap().new_stream().unwrap();
-    // SAFETY: the stream outlives the call, and nothing is made of it.
+    // SAFETY: `theirs` outlives the call, which refuses it, so nothing is made of it.
     let said = text(unsafe { borrow_stream(comms[0].context().unwrap(), theirs.cu_stream()) });
     assert!(
         said.contains("device 0") && said.contains("another context"),

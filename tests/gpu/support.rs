@@ -86,7 +86,8 @@ pub(crate) fn of_fakes(function: &std::ffi::CStr) -> Option<extern "C" fn(i32) -
     if !has(Need::FakeGpus) {
         return None;
     }
-    // SAFETY: the library is there, and its functions for tests are of this type.
+    // SAFETY: the library is loaded, because `has` found it to be the one without GPUs, whose
+    // functions for tests take and return an `int`. It is never unloaded, so the function stays.
     unsafe {
         let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
         let function = libc::dlsym(library, function.as_ptr());

@@ -225,15 +225,15 @@ fn all_are_moved() {
 fn slice_of<T: Number>(stream: &Arc<CudaStream>, values: &[T]) -> CudaSlice<T> {
     let bytes: &[u8] = bytemuck::cast_slice(values);
     let address = stream.clone_htod(bytes).unwrap().leak();
-    // SAFETY: the memory belongs to this stream, has room for these elements, and nothing else uses
-    // it.
+    // SAFETY: `clone_htod` allocated `address` for this stream with as many bytes as `values` has,
+    // `leak` has passed it on, and nothing else has it.
     unsafe { stream.upgrade_device_ptr(address, values.len()) }
 }
 
 fn values_of<T: Number>(stream: &Arc<CudaStream>, slice: CudaSlice<T>) -> Vec<T> {
     let len = slice.len();
-    // SAFETY: the memory belongs to this stream, has this number of bytes, and nothing else uses
-    // it.
+    // SAFETY: the memory of `slice` belongs to this stream and has this number of bytes, and `leak`
+    // has passed it on, so nothing else has it.
     let bytes = unsafe { stream.upgrade_device_ptr::<u8>(slice.leak(), len * size_of::<T>()) };
     let mut values = vec![T::of(0); len];
     let into = bytemuck::cast_slice_mut::<T, u8>(&mut values);

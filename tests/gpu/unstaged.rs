@@ -206,8 +206,8 @@ fn staged_calls_and_others_take_turns_in_graphs() {
         let (mut sum, mut other) = (memory(&comm, &own), stream.alloc_zeros::<u64>(LEN).unwrap());
         let number = comm.device().unwrap();
         let slice = |address| {
-            // SAFETY: the memory is there until the graph has run, and nothing else uses it
-            // meanwhile.
+            // SAFETY: `pinned`, `device`, `sum` and `other` outlive the graph, which is waited for,
+            // and nothing else uses them meanwhile.
             unsafe { DeviceSlice::<u64>::from_raw(address, LEN, number) }
         };
         let from = device.device_ptr(&stream).0;

@@ -53,7 +53,8 @@ fn a_stream_may_go_before_the_communicator() {
     for _ in 0..3 {
         context.bind_to_thread().unwrap();
         let raw = create(StreamKind::NonBlocking).unwrap();
-        // SAFETY: it is a stream of that context; nothing uses the wrapper when it is destroyed.
+        // SAFETY: `create` made the stream in this context, which is current. It is destroyed only
+        // after `stream`, the wrapper, is dropped.
         let stream = unsafe { context.wrap_borrowed_stream(raw) };
         comm.all_reduce(&ours, &mut theirs, RedOp::Sum)
             .on(&stream)
@@ -63,7 +64,8 @@ fn a_stream_may_go_before_the_communicator() {
             .unwrap();
         comm.wait(&stream).unwrap();
         drop(stream);
-        // SAFETY: it was created here, and the only wrapper is gone.
+        // SAFETY: `create` made the stream, this destroys it once, and its only wrapper was
+        // dropped.
         unsafe { destroy(raw).unwrap() };
         std::thread::sleep(A_WHILE);
     }
@@ -80,7 +82,7 @@ fn captures_go_on_while_memory_comes_and_goes() {
     let context = comm.context().unwrap();
     let [captures, other] = [(); 2].map(|()| context.new_stream().unwrap());
     let kept = memory(&comm, 100);
-    // SAFETY: the memory lives, and is used in one stream only.
+    // SAFETY: `kept` outlives the graph and the calls, all of which are in `captures`.
     let raw = unsafe { DeviceSlice::<u8>::from_raw(kept.address(), 100, comm.device().unwrap()) };
     let in_place = |memory: &mut DeviceMemory<u8>| {
         let call = comm.all_reduce_in_place(memory, RedOp::Sum);

@@ -116,7 +116,7 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
             let stream = stream_of(&comm);
             let memory = memory(&comm, &values(comm.rank(), len));
             let device = comm.device().unwrap();
-            // SAFETY: the memory lives as long as the graph, and is used in one stream only.
+            // SAFETY: `memory` outlives the graph, and is used in `stream` only.
             let raw = unsafe { DeviceSlice::<u64>::from_raw(memory.address(), len, device) };
             let all_reduce = || {
                 let call = comm.all_reduce_in_place(raw, RedOp::Sum);

@@ -61,7 +61,8 @@ fn messages_and_memory_cross_both_ways() {
     let mut ends = Ends {
         pair,
         queue,
-        // SAFETY: the memory stays, and is only touched through pointers.
+        // SAFETY: `own` is leaked, so it stays until the process ends, and it is accessed only
+        // through raw pointers.
         region: unsafe { domain.register(own, BYTES, Access::LOCAL_WRITE) }.unwrap(),
         own,
         their_pair: handshake.unwrap(),
@@ -99,10 +100,12 @@ impl Ends<'_> {
     /// A message from us to them.
     fn send(&mut self) {
         put(self.own, b"from us");
-        // SAFETY: the memory stays, and is not touched until the receive has ended.
+        // SAFETY: `self.memory` outlives their queue pair's use of it, and nothing touches its
+        // first 100 bytes until the receive has ended, which is awaited.
         unsafe { self.their_pair.post_receive(&mut self.memory, ..100, 1) }.unwrap();
         let piece = self.region.piece(0..7).unwrap();
-        // SAFETY: the memory stays, and is not touched until the send has ended, which is awaited.
+        // SAFETY: `own` is leaked, so it stays, and nothing touches it until the send has ended,
+        // which is awaited.
         post(&mut self.pair, |batch| unsafe {
             batch.send(told(2), &[piece])
         });
@@ -115,11 +118,13 @@ impl Ends<'_> {
     fn receive(&mut self) {
         let piece = self.region.piece(100..200).unwrap();
         let mut receives = self.pair.receives();
-        // SAFETY: the memory stays, and is not touched until the receive has ended.
+        // SAFETY: `own` is leaked, so it stays, and nothing touches these bytes until the receive
+        // has ended, which is awaited.
         unsafe { receives.receive(3, &[piece]) }.unwrap();
         receives.post().unwrap();
         self.memory[..9].copy_from_slice(b"from them");
-        // SAFETY: the memory stays, and is not touched until the send has ended.
+        // SAFETY: `self.memory` outlives their queue pair's use of it, and nothing touches its
+        // first 9 bytes until the send has ended, which is awaited.
         unsafe { self.their_pair.post_send(&mut self.memory, ..9, 4) }.unwrap();
         assert_eq!(
             (next(&self.queue).opcode, their_next(self.their_queue).0),
@@ -137,8 +142,8 @@ impl Ends<'_> {
         let written = self.region.piece(0..7).unwrap();
         let read = self.region.piece(200..209).unwrap();
         put(self.own, b"written");
-        // SAFETY: the memory stays, and is not touched until the read has ended, and with it the
-        // write before it.
+        // SAFETY: `own` is leaked, so it stays, and nothing touches these bytes until the read has
+        // ended, which is awaited, and with it the write before it.
         post(&mut self.pair, |batch| unsafe {
             batch.write(Request::new(5), &[written], theirs.offset(1000))?;
             batch.read(told(6), &[read], theirs.offset(999))
@@ -191,13 +196,15 @@ fn their_next(queue: &ibverbs::CompletionQueue<'_>) -> (u64, usize) {
 
 fn put(start: NonNull<u8>, bytes: &[u8]) {
     for (place, byte) in bytes.iter().enumerate() {
-        // SAFETY: within the memory, which nothing borrows.
+        // SAFETY: `start` is `own`, of `BYTES` bytes, and each text that a test puts there is
+        // shorter. No reference to them exists.
         unsafe { start.add(place).write_volatile(*byte) };
     }
 }
 
 fn get(start: NonNull<u8>, offset: usize, bytes: usize) -> Vec<u8> {
-    // SAFETY: within the memory, which nothing borrows.
+    // SAFETY: `start` is `own`, of `BYTES` bytes, and each range that a test gets lies within them.
+    // No reference to them exists.
     (offset..offset + bytes)
         .map(|at| unsafe { start.add(at).read_volatile() })
         .collect()

@@ -18,7 +18,8 @@ pub(crate) fn block() {
     fill(&writer);
     let before = std::io::stderr().as_fd().try_clone_to_owned().unwrap();
     assert!(BLOCKED.set((before.into(), reader)).is_ok());
-    // SAFETY: both descriptors are open, and nobody holds standard error's for its own.
+    // SAFETY: `writer` and standard error are open, and no `OwnedFd` of this process owns standard
+    // error, so `dup2` closes nothing that another part relies on.
     assert!(unsafe { libc::dup2(writer.as_raw_fd(), libc::STDERR_FILENO) } >= 0);
 }
 

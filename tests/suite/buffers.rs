@@ -54,7 +54,9 @@ impl<T: Number> Buffer<T> {
 fn dmabuf<T: Number>(comm: &Communicator, elements: &[T]) -> Registered<T> {
     let (fd, start) = crate::dmabuf::mapped(size_of_val(elements));
     let start = start.cast::<T>();
-    // SAFETY: the mapping is new, aligned to a page, large enough, and never unmapped.
+    // SAFETY: `mapped` made the mapping, at least as long as `elements`, aligned to a page, and
+    // never unmapped. It is new, so `elements` does not overlap it, and only the registered memory
+    // refers to it.
     unsafe {
         start.copy_from_nonoverlapping(NonNull::from(elements).cast(), elements.len());
         comm.register_dmabuf(fd.as_fd(), 0, start, elements.len())

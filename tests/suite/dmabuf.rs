@@ -12,7 +12,8 @@ pub(crate) fn mapped(bytes: usize) -> (OwnedFd, NonNull<u8>) {
     let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
     let fd = dma_buf(bytes).unwrap();
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at a place that the kernel chooses.
+    // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is
+    // replaced, and the descriptor is borrowed during the call.
     let start = unsafe { mmap(null_mut(), bytes, access, MapFlags::SHARED, &fd, 0) };
     (fd, NonNull::new(start.unwrap().cast()).unwrap())
 }

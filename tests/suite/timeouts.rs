@@ -127,7 +127,7 @@ fn a_call_may_have_a_time_of_its_own() {
         },
         |comm| {
             let call = UntypedCall::new(Operation::Barrier, DType::I8).timeout(SHORT);
-            // SAFETY: a barrier has no memory.
+            // SAFETY: a barrier has no buffers, so no memory has to live until it is done.
             unsafe { comm.start_untyped(&call) }.unwrap()
         },
     ];

@@ -70,7 +70,8 @@ fn they_reach_registered_memory() {
             .within(&memory)
             .send(start, COUNT)
             .recv(start.wrapping_add(half), COUNT);
-        // SAFETY: the memory is that of as many elements on either side, and nobody else uses it.
+        // SAFETY: `memory` has `COUNT` initialised elements in each half, outlives the call, which
+        // is done when this returns, and nobody else uses it meanwhile.
         unsafe { comm.run_untyped(&call).unwrap() };
         bytemuck::cast_slice::<u8, f64>(&memory[half..]).to_vec()
     });
@@ -210,7 +211,7 @@ fn they_refuse_what_the_operation_does_not_have() {
             assert!(matches!(started, Err(Error::Invalid { .. })), "{started:?}");
         }
         // A buffer without elements counts as none.
-        // SAFETY: the call has no elements: none are read or written.
+        // SAFETY: the call's buffer has no elements, so none are read or written.
         unsafe {
             comm.run_untyped(&new(Operation::Barrier).recv(start, 0))
                 .unwrap();

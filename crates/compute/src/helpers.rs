@@ -127,7 +127,8 @@ impl Helpers {
         (helpers.len() + 1..parts).for_each(work);
         offered.do_rest(work);
         drop(offered);
-        // Written by helpers before they put the work back.
+        // Relaxed: helpers write it before they put the work back, and the drop has seen that
+        // with Acquire.
         let has_panicked = shared.has_panicked.load(Ordering::Relaxed);
         assert!(!has_panicked, "a helper has panicked");
     }

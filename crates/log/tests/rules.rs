@@ -224,7 +224,8 @@ fn forked() {
     }
     let mut lines = Lines::to_file(|| None);
     lines.write_all(b"of the parent\n").unwrap();
-    // SAFETY: the child goes on with this thread alone, and never returns to the test harness.
+    // SAFETY: the child goes on with this thread alone. It logs by this crate, whose queue is a new
+    // one in a child, and ends by `exit`, so it never returns to the test harness.
     match unsafe { libc::fork() } {
         0 => {
             tell("of the child");
@@ -232,7 +233,7 @@ fn forked() {
             std::process::exit(0)
         }
         child => {
-            // SAFETY: the status is a local variable.
+            // SAFETY: `waitpid` only writes an `int`, to a temporary that lives until it returns.
             assert_eq!(unsafe { libc::waitpid(child, &mut 0, 0) }, child);
         }
     }

@@ -16,7 +16,8 @@ fn libraries() -> Vec<Library> {
         return Vec::new();
     }
     env::split_paths(&env::var_os("SPARK_CCL_TEST_NCCL").unwrap())
-        // SAFETY: the script has fetched NVIDIA's libraries there.
+        // SAFETY: `SPARK_CCL_TEST_NCCL` has the folders into which a script fetched NVIDIA's
+        // libraries, whose initialisers any process may run.
         .map(|folder| unsafe { Library::open_at(&folder) }.unwrap())
         .collect()
 }

@@ -67,7 +67,7 @@ mod register {
 
     pub(super) fn read() -> Word {
         let mut mode = 0_u32;
-        // SAFETY: writes the four bytes of `mode`.
+        // SAFETY: `stmxcsr` writes four bytes, to `mode`, and nothing else.
         unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut mode, options(nostack)) };
         mode
     }
@@ -102,14 +102,14 @@ mod register {
 
     pub(super) fn read() -> Word {
         let mode: Word;
-        // SAFETY: any program may read the register.
+        // SAFETY: any program may read this register, and the instruction touches no memory.
         unsafe { asm!("mrs {}, fpcr", out(reg) mode, options(nostack)) };
         mode
     }
 
     pub(super) fn write(mode: Word) {
-        // SAFETY: any program may write the register. The thread is a test's, which does no
-        // arithmetic of its own until the default is back.
+        // SAFETY: any program may write this register, and the instruction touches no memory. The
+        // thread is a test's, which does no arithmetic of its own until the default is back.
         unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack)) };
     }
 }

@@ -92,7 +92,8 @@ fn one_that_takes_no_part_is_named() {
 #[test]
 fn one_that_is_stopped_is_named() {
     let stop = |peer: &mut Child| {
-        // SAFETY: sends a signal to a child that was not waited for.
+        // SAFETY: `kill` touches no memory, and the child was not waited for, so the number is
+        // still its own.
         assert_eq!(unsafe { libc::kill(peer.id() as i32, libc::SIGSTOP) }, 0);
     };
     for waits in ALL {

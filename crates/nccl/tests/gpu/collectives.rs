@@ -316,7 +316,7 @@ fn every_type_is_summed() {
         for dtype in DType::ALL {
             let ones = bits(dtype, 1).repeat(100);
             let bytes = gpu.buffer(&ones);
-            // SAFETY: it is a valid allocation of 100 elements of this type.
+            // SAFETY: `buffer` has allocated 100 elements of this type, and nothing frees them.
             let buffer =
                 unsafe { DeviceSlice::from_raw(bytes.start(), 100, dtype, bytes.device()) };
             match comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream()) {

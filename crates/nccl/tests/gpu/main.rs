@@ -51,7 +51,8 @@ fn find() -> (Library, Vec<Gpu>) {
     let gpus = cuda::gpus().unwrap();
     let path = env::var_os("SPARK_CCL_NCCL_LIBRARY");
     let library = match path.as_deref().map(Path::new) {
-        // SAFETY: the variable names NCCL.
+        // SAFETY: whoever sets `SPARK_CCL_NCCL_LIBRARY` names NCCL by it, whose initialisers any
+        // process may run.
         Some(path) => unsafe { Library::open_at(path) },
         None => Library::open(),
     };
