@@ -53,7 +53,7 @@ pub struct Weather {
     /// How many ticks a message, a freed slot and the news of a closed end take. Each is drawn at
     /// random; messages keep their order nevertheless.
     pub delay: RangeInclusive<u64>,
-    /// Of 100 calls that could proceed, how many return "not yet" (at most 99).
+    /// How many of 100 calls that could proceed return "not yet" (at most 99).
     pub not_yet_percent: u8,
     /// The most bytes that one flush moves; each flush draws its limit at random.
     pub flush_bytes: usize,

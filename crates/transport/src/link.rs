@@ -264,11 +264,11 @@ pub trait LinkTx: Send {
     /// When the link has ended, or a slot is reserved.
     ///
     /// # Safety
-    /// Until the payload has [returned](Self::has_returned), or the link is
-    /// [withdrawn](Self::withdraw) or dropped, the pointer is valid for reads of it by any thread,
-    /// also while and after its owner writes there: it is made from the pointer by which the owner
-    /// writes, not from a reference that the write ends. The owner does not write there before the
-    /// peer has received the payload.
+    /// The pointer is valid for reads of the payload by any thread until the payload has
+    /// [returned](Self::has_returned), or the link is [withdrawn](Self::withdraw) or dropped. This
+    /// holds while and after its owner writes there, too: the pointer is made from the one by which
+    /// the owner writes, not from a reference that the write ends. The owner does not write there
+    /// before the peer has received the payload.
     unsafe fn lend(&mut self, payload: NonNull<[u8]>, tag: u64) -> Result<Lending, LinkError> {
         let _ = (payload, tag);
         Ok(Lending::Unable)
@@ -393,8 +393,8 @@ pub trait LinkRx: Send {
     }
 
     /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once
-    /// begun, the half can be used for nothing else until the whole message has been received: each
-    /// further call passes the `room` for the bytes that are missing, for this message and those
+    /// begun, the half can be used for nothing else until the whole message has been received. Each
+    /// further call passes the `room` for the missing bytes of this message, and of the messages
     /// that follow it. If processors copy it, the `helpers` share the work.
     ///
     /// # Safety

@@ -3,10 +3,10 @@
 //!
 //! One segment per pair of ranks holds a ring of cells for each direction. A cell is a header of
 //! two cache lines and a body of 8 KiB. The header holds the number of the message in the cell, its
-//! tag and length, and the payload itself if it has at most [`INLINE_BYTES`]: a small message costs
-//! the transfer of one cache line (up to 40 bytes) or of two neighbours, which processors fetch
-//! together. The receiver polls only the next header. How far it has read is on a separate line,
-//! which the sender reads only when it has filled every cell that it knew to be free.
+//! tag and length, and a payload of at most [`INLINE_BYTES`]. So a small message costs the transfer
+//! of one cache line (up to 40 bytes), or of two neighbours, which processors fetch together. The
+//! receiver polls only the next header. How far it has read is on a separate line, which the sender
+//! reads only when it has filled every cell that it knew to be free.
 //!
 //! A payload longer than a body is in a slot. There are fewer slots than cells: at most `slots`
 //! messages may be in flight up to a long one, but many more if they are small. (If a rank has many

@@ -3,15 +3,16 @@
 //! Message `n` travels on socket `n % sockets`: with this fixed order, messages need not be
 //! reordered. Several sockets use several cores and paths of the kernel.
 //!
-//! The sender does not copy: a message is sent directly from its slot, as far as the kernel accepts
-//! it when it is committed, and by `flush` for the rest. A large message that is not in a slot is
-//! sent from where it lies; within a host, what the kernel does not accept at once is copied to a
-//! slot. The receiver reads a little ahead and returns messages in its read buffer, or reads them
-//! directly to their destination.
+//! The sender does not copy. The commit of a message sends from its slot as much as the kernel
+//! accepts, and `flush` sends the rest. A large message that is not in a slot is sent from where it
+//! lies; within a host, what the kernel does not accept at once is copied to a slot. The receiver
+//! reads a little ahead and returns messages in its read buffer, or reads them directly to their
+//! destination.
 //!
-//! A link between hosts keeps what it sends until it is acknowledged, where it lies or in a copy:
-//! when a rail falls silent, the others carry what it has not delivered. When all are, either end
-//! asks for a connection by any other network ([`Tx::ask_by`]), and that carries it.
+//! A link between hosts keeps each message until it is acknowledged, where it lies or in a copy.
+//! When a rail falls silent, the others carry what it has not delivered. When all rails are silent,
+//! either end asks for a connection by any other network ([`Tx::ask_by`]), which then carries the
+//! messages.
 //!
 //! # Trust
 //! Every header is checked before its length is used; see [`Header::parse`].

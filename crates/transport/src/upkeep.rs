@@ -1,7 +1,7 @@
 //! Looks after links that nobody else polls. Only a look finds out that a rail has failed, and
-//! sends again what was on its way there. A rank that has handed its last message to a link may
-//! wait elsewhere by then: for a GPU, for another communicator, or for anything outside of this
-//! library; and what it waits for may wait for that message.
+//! sends again what was on its way there. By then, a rank that has handed its last message to a
+//! link may wait elsewhere: for a GPU, for another communicator, or for anything outside of this
+//! library. And that may wait for the message.
 
 use std::io;
 use std::sync::{Arc, Weak};

@@ -37,8 +37,8 @@ pub struct Passed {
 /// Sends `fd`, with its identifier and its length in bytes, over a connected Unix stream socket.
 ///
 /// # Errors
-/// When the deadline passes, the peer has closed the stream, the stream is not a Unix socket, or
-/// until the deadline too many descriptors of this user are in flight between processes
+/// When the deadline passes, the peer has closed the stream, or the stream is not a Unix socket.
+/// Also when, until the deadline, too many descriptors of this user are in flight between processes
 /// ([`MemoryError::may_pass`]).
 pub fn send_fd(
     stream: &Socket,

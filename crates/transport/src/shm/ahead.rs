@@ -2,9 +2,9 @@
 //!
 //! Each message of a ring's first lap finds a body, or a slot, that the kernel has not allocated
 //! yet. Allocating it may take longer than all the rest of a call. Most links of a large world
-//! carry only a few messages, so each begins with what these need. Once a link has carried
-//! [several](Kind::several) messages of a kind, a thread allocates all bodies, or the beginning of
-//! all slots, and enters them into this end's page table. Messages go on meanwhile.
+//! carry only a few messages, so each begins with what these need. After [several](Kind::several)
+//! messages of a kind, a thread allocates all bodies, or the beginning of all slots, and enters
+//! them into this end's page table. Messages go on meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::Range;

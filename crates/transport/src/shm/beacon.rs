@@ -39,7 +39,7 @@ pub(super) fn spot() -> Option<Spot> {
     Some(spot)
 }
 
-/// Puts a number on a page of its own, which a forked child does not inherit: the child might later
+/// Puts a number on a page of its own. A forked child does not inherit it: the child might later
 /// get the process id of this process, once that is free.
 fn light(process: u64) -> Option<Spot> {
     let mut number = [0; 8];

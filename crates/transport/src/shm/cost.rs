@@ -18,7 +18,8 @@ const TRIES: usize = 8;
 /// A read may take less than this many times as long as the copies. These are timed on one core.
 /// Between two cores, the slot's cache lines must also move, which takes longest if the cores share
 /// no cache. Where a read takes three times as long as the copies, an `all_gather` through slots
-/// takes 0.7 to 1.1 times as long as by reads with near cores, and 1.8 to 3.4 times with far ones.
+/// takes 0.7 to 1.1 times as long as by reads between near cores, and 1.8 to 3.4 times between far
+/// ones.
 const WORTH: u32 = 4;
 
 /// Whether long messages take less time if their receivers read them straight out of the senders'

@@ -14,8 +14,8 @@
 //! - `asleep` with itself: an end that rings has reset it before. The bell orders the reset before
 //!   the sleeper's next [`arm`], so the reset cannot undo that.
 //! - `rings` and then `asleep`: Release in [`Doorbell::set`], Acquire and then Release in
-//!   [`Doorbell::arm`], and the Acquire fence in [`Doorbell::ring`]: the ringing thread sees the
-//!   bell that another thread has set, because the sleeper relies on the bell only after that. All
+//!   [`Doorbell::arm`], and the Acquire fence in [`Doorbell::ring`]. The sleeper relies on the bell
+//!   only after it was set, so the ringing thread sees the bell that another thread has set. All
 //!   other uses of `rings` publish nothing.
 
 pub(super) mod words;

@@ -86,8 +86,8 @@ impl Size {
     }
 
     /// The distance from a ring's first body to its first slot. The first slots start near the
-    /// middle of a page, since callers' buffers often start near the beginning of one: a load may
-    /// wait for an earlier store with the same page offset.
+    /// middle of a page: a load may wait for an earlier store with the same page offset, and
+    /// callers' buffers often start near the beginning of a page.
     fn before_slots(self) -> usize {
         (self.bodies() * BODY_STRIDE).next_multiple_of(PAGE) + PAGE / 2
     }

@@ -1,13 +1,14 @@
 //! Whether the peer's core shares a cache with this one.
 //!
 //! Where they share none, a store to a line that the peer has read waits until the peer's cache has
-//! given it up: slots are filled 3 to 8 times as fast by stores past the caches. Near cores take up
-//! to 51 % longer with these (docs/what-bounds-it.md). The system's own description of caches is no
-//! help: threads move, and a virtual machine may be told that all of its processors share one.
+//! given the line up. Stores past the caches then fill slots 3 to 8 times as fast. Near cores take
+//! up to 51 % longer with these stores (docs/what-bounds-it.md). The system's own description of
+//! caches is no help: threads move, and a virtual machine may be told that all of its processors
+//! share one.
 //!
-//! So the sender times loads of a line that the peer has just written, without the peer's help: on
-//! an EPYC they take 30 ns where a cache is shared, and 100 to 200 ns where none is. Nine are timed
-//! every 50 ms, before long messages.
+//! So the sender times loads of a line that the peer has just written. On an EPYC they take 30 ns
+//! where a cache is shared, and 100 to 200 ns where none is. It times nine every 50 ms, before long
+//! messages, and the peer does nothing for that.
 
 use std::time::{Duration, Instant};
 

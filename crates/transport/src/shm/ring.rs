@@ -9,18 +9,18 @@
 //!
 //! Pairings:
 //! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: a receiver that
-//!   sees the number sees the message. On x86, Release does not order stores past the caches, of
-//!   which a far peer's slots are filled: the job that does so ends with a store fence
-//!   (`spark_ccl_compute::Compute::start`), which comes before the publishing in the same thread,
-//!   or in a helper that the thread has waited for.
+//!   sees the number sees the message. On x86, Release does not order stores past the caches, which
+//!   fill the slots of a far peer. The job that makes them ends with a store fence
+//!   (`spark_ccl_compute::Compute::start`). The fence comes before the publishing in the same
+//!   thread, or is in a helper that the thread has waited for.
 //! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
 //!   [`has_returned`]: a sender that sees that a cell is free, or that lent memory has returned,
 //!   overwrites it only after its message was read.
 //! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: a receiver that sees
 //!   that the sender has closed sees everything that it published.
-//! - `sender_closed` again, for lent memory and for registered memory of the sender that the
-//!   receiver reads: the Release fence in [`close`] and the Acquire fence in [`was_lent`]: a
-//!   receiver that has read anything that was written after the sender closed sees that it has
+//! - `sender_closed` again, for memory of the sender that the receiver reads where it lies (lent or
+//!   registered): the Release fence in [`close`] and the Acquire fence in [`was_lent`]. If the
+//!   receiver has read a byte that was written after the sender closed, it sees that the sender has
 //!   closed.
 //! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: a sender that sees that
 //!   the receiver has closed sees everything that it released. In `Producer::refresh`, which only

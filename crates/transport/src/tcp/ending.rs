@@ -7,7 +7,7 @@ use crate::LinkError;
 pub(super) trait Connected {
     fn stream(&self) -> &dyn Stream;
 
-    /// Why no more will come, or go, over it.
+    /// Why nothing more will come, or go, over it.
     fn ended(&self) -> Option<&LinkError>;
 
     /// Nothing comes back over it now, and all that has come was taken.
@@ -17,10 +17,11 @@ pub(super) trait Connected {
 /// Why nothing more will come, or go, over any of these sockets, the first `homes` of which the
 /// link has from its beginning. A silent one may carry again, unless the peer has left.
 ///
-/// A reset does not tell a killed peer from a firewall that has forgotten a connection. So where
-/// all first ones were reset, an end that only receives learns late that the peer is dead: once the
-/// kernel finds the spare ones lost, by keepalive. The peer's host answers for one that it has
-/// closed for about a minute (`tcp_fin_timeout`); a silent one is given up after some 15 minutes.
+/// A reset does not tell a killed peer from a firewall that has forgotten a connection. So if all
+/// first ones were reset, an end that only receives learns late that the peer is dead: only when
+/// the kernel finds by keepalive that the spare ones are lost. The peer's host answers for about a
+/// minute for a connection that it has closed (`tcp_fin_timeout`); the kernel gives a silent one up
+/// after some 15 minutes.
 pub(super) fn end_of<T: Connected>(sockets: &[T], homes: usize) -> Option<LinkError> {
     let homes = &sockets[..homes];
     let has_left = homes.iter().any(|home| home.stream().is_closed_by_peer());

@@ -44,9 +44,10 @@ impl Frame {
     /// A message whose header is in a buffer, and whose payload stays where it is.
     ///
     /// # Safety
-    /// Until the frame [keeps](Self::keep) a copy, is [forgotten](Self::forget) or dropped, the
-    /// pointer is valid for reads of the payload by any thread, also while and after the owner
-    /// writes there. The owner does not before the peer has received the message.
+    /// The pointer is valid for reads of the payload by any thread until the frame
+    /// [keeps](Self::keep) a copy, is [forgotten](Self::forget) or dropped, also while and after
+    /// the owner writes there. The owner does not write there before the peer has received the
+    /// message.
     pub(super) unsafe fn lent(buffer: Vec<u8>, payload: NonNull<[u8]>) -> Self {
         Self {
             lent: Some(Lent(payload)),

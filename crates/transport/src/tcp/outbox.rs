@@ -355,7 +355,8 @@ impl Outbox {
         sent.chain(lost.queue.drain(..)).collect()
     }
 
-    /// The sockets that carry: those that are not silent; the spare ones only where all others are.
+    /// The sockets that carry: all that are not silent, but spare ones only if all others are
+    /// silent.
     fn live(&self) -> Vec<usize> {
         let is_live = |socket: &usize| !self.sockets[*socket].is_silent;
         let homes: Vec<_> = (0..self.homes).filter(is_live).collect();

@@ -21,7 +21,7 @@ impl<'a> Part<'a> {
 
     /// # Safety
     /// The bytes are valid for reads as long as the part is used, also while and after their owner
-    /// writes there: what is read by then is of no use to anyone.
+    /// writes there. Nobody uses the bytes that are read from then on.
     pub(super) unsafe fn lent(bytes: NonNull<[u8]>) -> Self {
         Self {
             range: libc::iovec {

@@ -1,5 +1,5 @@
-//! Connections that a link gets later, because all it had have fallen silent: another network may
-//! join the two hosts. Either end asks for one, and both get it.
+//! Connections that a link gets later, when all that it had are silent: another network may join
+//! the two hosts. Either end asks for one, and both get it.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -12,8 +12,8 @@ use super::stream::Stream;
 /// How long it may take to make a spare connection. After that a link asks for the next one.
 pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 
-/// How long a link waits before it asks again, where a spare connection has soon fallen silent: it
-/// may lead over the same cable, which passes small packets alone. Doubles up to [`SPARE_WITHIN`].
+/// How long a link waits before it asks again, if a spare connection has soon fallen silent: the
+/// cable may be the same one, and pass only small packets. Doubles up to [`SPARE_WITHIN`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The most spare connections of a link by one way. Each is kept until it is lost: a silent one may
 /// answer again. What comes by that way beyond is only read, until it is lost or both ends have
@@ -34,7 +34,7 @@ pub(super) struct Spares {
 
 #[derive(Default)]
 struct Asked {
-    /// The least number that this end has not asked for and that is above those that came.
+    /// The least number that this end has not asked for, above all numbers that have come.
     next: usize,
     /// No connection is asked for before this time.
     not_before: Option<Instant>,
@@ -91,7 +91,7 @@ impl Spares {
         !self.fresh.lock().is_empty()
     }
 
-    /// Closes those that are lost and have nothing to be read: an end that only sends takes none.
+    /// Closes lost connections without bytes to be read: an end that only sends takes none.
     pub(super) fn close_lost(&self) {
         let is_of_use = |one: &Arc<dyn Stream>| one.silence().is_ok() || one.unread() > 0;
         self.fresh.lock().retain(is_of_use);

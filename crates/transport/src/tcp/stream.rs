@@ -55,8 +55,8 @@ pub(super) trait Stream: AsFd + Send + Sync {
     /// Why the kernel has given the connection up.
     fn silence(&self) -> rustix::io::Result<Option<Duration>>;
 
-    /// Whether the peer is known to have closed it: no bytes follow those that have come. Nothing
-    /// but the peer's program says so; a reset does not, nor an error.
+    /// Whether the peer is known to have closed it: no more bytes follow. Nothing but the peer's
+    /// program says so; a reset does not, nor an error.
     fn is_closed_by_peer(&self) -> bool;
 
     /// How many bytes have come that were not received.
@@ -72,8 +72,8 @@ pub(super) trait Stream: AsFd + Send + Sync {
 /// A socket, and how its connection has ended.
 pub(super) struct Connection {
     socket: Unshared<Socket>,
-    /// Calls take turns: the kernel tells the error to the first one that comes, and later reports
-    /// the end of the stream, as if the peer had closed it.
+    /// Calls take turns. The kernel tells the first call the error, and reports the end of the
+    /// stream to later ones, as if the peer had closed it.
     end: Mutex<End>,
 }
 
@@ -209,7 +209,7 @@ impl Stream for Connection {
 
 /// The state of a connection that has ended (`TCP_CLOSE`).
 const CLOSED: u8 = 7;
-/// That of one whose peer has closed it (`TCP_CLOSE_WAIT`).
+/// The state of a connection that the peer has closed (`TCP_CLOSE_WAIT`).
 const CLOSED_BY_PEER: u8 = 8;
 
 fn info(socket: &Socket) -> rustix::io::Result<libc::tcp_info> {

@@ -36,8 +36,8 @@ const PAUSE: Duration = Duration::from_micros(20);
 const LISTEN_AFTER: u32 = 1024;
 /// The write that a reserved message will take.
 const RESERVED: u64 = 1;
-/// How many writes a rail must have room for before it takes one that was not reserved: one for the
-/// reserved message, one for a probe, and the write itself.
+/// A rail takes a write that was not reserved only if it has room for this many: the reserved
+/// message, a probe, and the write itself.
 const UNRESERVED: u64 = RESERVED + 2;
 /// How much a poll that finds nothing counts: an idle link has time for more checks.
 const IDLE: u32 = 16;

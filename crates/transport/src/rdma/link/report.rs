@@ -17,7 +17,7 @@ pub(super) struct Progress {
     pub(super) sent: u64,
     /// Messages read.
     pub(super) read: u64,
-    /// Of the messages after those, one per slot, which have arrived.
+    /// Which of the messages after those, one per slot, have arrived.
     pub(super) arrived: Vec<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! Links over queue pairs: over the ports that the variable RAILS describes (those of CI's emulated
-//! machine), else over fake devices, which carry data within this process as badly as RDMA allows.
+//! Links over queue pairs. The variable RAILS describes their ports (of CI's emulated machine).
+//! Without it, they are fake devices, which carry data within this process as badly as RDMA allows.
 //! Tests that need cables are skipped on these.
 
 use std::thread;

@@ -24,7 +24,7 @@ use super::slots::{GREETING, Slots};
 /// them.
 const INLINE: u32 = 128;
 /// The most concurrent reads of a queue pair: enough to keep a rail busy, but no more than the
-/// queues of the network hold, because answers to reads are not subject to back-pressure.
+/// queues of the network hold. No back-pressure holds up answers to reads.
 const MOST_READS: u8 = 4;
 
 /// A queue pair that is not connected.

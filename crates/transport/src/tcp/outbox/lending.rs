@@ -11,14 +11,15 @@ use super::{AT_ONCE, Outbox, Outgoing};
 use crate::LinkError;
 
 impl Outbox {
-    /// Sends messages of a slot's length from where they lie, the last of which may be shorter, as
-    /// far as the kernel accepts them now: as many as there is room for, one at least. Returns the
-    /// number of the last one, and how many bytes they have.
+    /// Sends messages from where they lie, as far as the kernel accepts them now: as many as there
+    /// is room for, but at least one. Each has a slot's length, and the last may be shorter.
+    /// Returns the number of the last message, and the bytes of all.
     ///
     /// # Safety
-    /// Until the messages [are back](Self::is_back), or the outbox [is withdrawn](Self::withdraw)
-    /// or dropped, the pointer is valid for reads of the payload by any thread, also while and
-    /// after the owner writes there. The owner does not before the peer has received the message.
+    /// The pointer is valid for reads of the payload by any thread until the messages [are
+    /// back](Self::is_back), or the outbox [is withdrawn](Self::withdraw) or dropped, also while
+    /// and after the owner writes there. The owner does not write there before the peer has
+    /// received the message.
     pub(in crate::tcp) unsafe fn lend(
         &mut self,
         payload: NonNull<[u8]>,
@@ -53,8 +54,8 @@ impl Outbox {
         Ok((self.next - 1, done))
     }
 
-    /// Whether no message up to this number is lent any more: the kernel has accepted them, and
-    /// copies are kept of those that the peer's host has not acknowledged.
+    /// Whether no message up to this number is lent any more: the kernel has accepted all, and the
+    /// outbox has copies of the messages that the peer's host has not acknowledged.
     pub(in crate::tcp) fn is_back(&mut self, message: u64) -> Result<bool, LinkError> {
         if self.first_unsent() <= message {
             // Another socket may have taken over what the kernel had accepted: nobody else writes

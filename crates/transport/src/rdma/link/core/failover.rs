@@ -165,8 +165,8 @@ impl Core {
     }
 
     /// Processes everything that has arrived over a stopped rail, and waits up to [`FLUSH`] for the
-    /// request `awaited` to end: until then, the device may write what it reads, and read what it
-    /// puts.
+    /// request `awaited` to end. Until then, the device may write to memory into which it reads,
+    /// and read memory that it puts.
     fn drain(
         &mut self,
         rail: usize,
@@ -305,7 +305,8 @@ impl Core {
 }
 
 impl Dead {
-    /// Whether what the rail delivers is known only once the peer has sent its report or verdict.
+    /// Whether the peer has to send its report or verdict before it is known what the rail
+    /// delivers.
     fn needs_peer(&self) -> bool {
         !self.is_confirmed || self.is_undecided()
     }

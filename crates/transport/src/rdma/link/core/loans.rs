@@ -1,4 +1,4 @@
-//! Lent messages, which are read in place: the sender announces their address, and the receiver has
+//! Lent messages, which are read in place. The sender announces their address, and the receiver has
 //! its device read them, into registered memory of its own or into their slots.
 //!
 //! Only registered memory is lent or borrowed into. After the link was abandoned

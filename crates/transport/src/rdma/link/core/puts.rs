@@ -2,10 +2,10 @@
 //! nothing for them: a part that comes last tells it that the others are there.
 //!
 //! The parts of a put are writes of one queue pair, which become visible in their order. A rail
-//! that fails may deliver its writes at any time until the peer has stopped it, too. Only after
-//! that, when the peer's report has come, other rails do its puts again: otherwise a late write
-//! could replace what the peer has got in the same place since. Writing the same bytes twice does
-//! no harm: until a put has ended here, its user puts nothing else in its place.
+//! that fails may deliver its writes at any time until the peer has stopped it, too. Other rails do
+//! its puts again only after that, when the peer's report has come. Otherwise a late write could
+//! replace what the peer has got in the same place since. Writing the same bytes twice does no
+//! harm: until a put has ended here, its user puts nothing else in its place.
 
 use std::collections::VecDeque;
 
