@@ -20,8 +20,8 @@ use spark_ccl_abi::failure::Failure;
 /// reduction uses it. Nobody else writes any of these until the call returns.
 ///
 /// If they say that the call is on a device, its buffers are device memory, and the call is done
-/// when it has run in `stream`: a default stream, or one that lives until the call is enqueued.
-/// That is when the function returns, or at the end of the thread's group.
+/// when it has run in `stream`. This is a default stream, or one that lives until the call is
+/// enqueued: when the function returns, or at the end of the thread's group.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Options {

@@ -40,8 +40,8 @@ class Exchanged(TestDistBackend, DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
         # Not spawned: to import PyTorch takes longer than most tests. Tests of NCCL have a context
-        # of CUDA here, which ranks cannot take over, so their ranks come from a process without
-        # one, which has the variables of before, too.
+        # of CUDA here, which ranks cannot take over. So their ranks come from a process without a
+        # context, which also has the earlier variables.
         ranks = torch.multiprocessing.get_context("forkserver" if BACKEND == "nccl" else "fork")
         ranks.set_forkserver_preload(["torch"])
 

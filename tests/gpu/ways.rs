@@ -105,8 +105,8 @@ fn a_root_that_has_ended_its_call_is_not_taken_for_one_of_the_next() {
     });
 }
 
-/// Numbers are those of calls, whatever pieces they had. The next call of a peer, of which packets
-/// may have come, keeps no rank: as graphs may be launched at any time, it looks at all that comes.
+/// Numbers are those of calls, whatever pieces they had. Packets of a peer's next call do not hold
+/// a rank up: since graphs may be launched at any time, it looks at all that comes.
 #[test]
 fn the_last_call_of_a_rank_that_has_left_is_named() {
     let Some(gpus) = gpus(2) else { return };

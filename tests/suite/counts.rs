@@ -1,5 +1,5 @@
 //! Counts that differ between sender and receiver, on both sides of each size at which a link
-//! changes its method: the ranks of the pair get an error that names both counts, and nobody takes
+//! changes its method. The ranks of the pair get an error that names both counts, and nobody takes
 //! a part of a block for all of it.
 
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};

@@ -1,6 +1,6 @@
-//! Short programs, as written by someone who knows only the documents. Others of this kind are in
-//! `examples` (training, recovery), and beside what they use: a ring of structs in `messages.rs`,
-//! deadlines in `timeouts.rs`, registered memory, errors of all kinds.
+//! Short programs, as written by someone who knows only the documents. Other programs are in
+//! `examples` (training, recovery), and in the tests of what they use: a ring of structs in
+//! `messages.rs`, deadlines in `timeouts.rs`, registered memory, errors of all kinds.
 
 use std::fmt::Debug;
 

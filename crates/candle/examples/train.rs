@@ -1,5 +1,5 @@
-//! A Llama learns on several ranks: each has the whole model and its share of the sequences, and
-//! gradients become means over the ranks as backward makes them, on GPUs in candle's stream.
+//! A Llama learns on several ranks. Each has the whole model and its share of the sequences.
+//! Gradients become means over the ranks as backward makes them, on GPUs in candle's stream.
 //!
 //! `cargo run --example train -- --ranks 4` starts four ranks on this host. Under a launcher each
 //! process is a rank. With the feature `cuda`, ranks take the GPUs of a host in turn, or all

@@ -1,7 +1,8 @@
 //! Layers of which each rank has a part.
 //!
-//! A column-parallel layer is followed by a row-parallel one: the first gives each rank its own
-//! outputs, which are the inputs of its part of the second, and the second sums over the ranks.
+//! A row-parallel layer follows a column-parallel one. The column-parallel layer gives each rank
+//! its own outputs, which are the inputs of its part of the row-parallel layer; that sums over the
+//! ranks.
 
 use candle_core::{Result, Tensor};
 use candle_nn::var_builder::{Backend, Shard, VarBuilderArgs};

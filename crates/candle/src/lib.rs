@@ -27,9 +27,9 @@
 //! # }
 //! ```
 //!
-//! Ranks make the same calls in the same order, also in backward. candle goes through a graph in
-//! the same order on all ranks if they have built it alike. Calls have the names of tensors, so a
-//! difference is an error that names them.
+//! Ranks make the same calls in the same order, also in backward. Ranks that build the same graph
+//! also go through it in the same order. Calls have the names of tensors, so a difference is an
+//! error that names them.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

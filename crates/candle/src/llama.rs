@@ -1,5 +1,5 @@
-//! Models of Llama's shape, as Hugging Face stores them, of which each rank has a part: some heads
-//! and columns of all blocks, or, in a pipeline, some blocks.
+//! Models of Llama's shape, as Hugging Face stores them. Each rank has a part: some heads and
+//! columns of all blocks, or, in a pipeline, some blocks.
 
 mod config;
 

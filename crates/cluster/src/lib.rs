@@ -1,5 +1,5 @@
-//! The commands of spark-perf that are about hosts: which there are, what joins them, how they are
-//! set up, whether they are sound, and how programs are started on them.
+//! The commands of spark-perf about hosts. They find hosts, their cables and settings, check
+//! whether they are sound, and start programs on them.
 //!
 //! To measure, they start spark-perf as a process, here or on other hosts, and read its JSON. Their
 //! tests with processes are in `crates/perf/tests/cli`, because they need that program. Each folder

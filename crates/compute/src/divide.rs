@@ -32,8 +32,8 @@ pub unsafe fn divide(dtype: DType, ptr: *mut u8, count: usize, divisor: u64) {
 }
 
 /// # Safety
-/// `ptr`, of any alignment, must be readable and writable for `count` elements of type `T`, of
-/// which any bits are a value, and nothing else may access them meanwhile.
+/// `ptr` must be readable and writable for `count` elements of type `T`, with any alignment. Any
+/// bits must be a value of `T`. Nothing else may access the elements meanwhile.
 unsafe fn map<T: Copy>(ptr: *mut u8, count: usize, f: impl Fn(T) -> T) {
     let ptr = ptr.cast::<T>();
     for i in 0..count {

@@ -162,8 +162,8 @@ impl Helpers {
         self.pool.lock().helpers.len()
     }
 
-    /// The length of each part but the last, if all helpers and the caller share these bytes: whole
-    /// pages, so that no two parts of aligned memory have a line in common.
+    /// The length of each part but the last, if all helpers and the caller share these bytes. It is
+    /// whole pages, so that no two parts of aligned memory have a line in common.
     pub(crate) fn part(&self, bytes: usize, least: usize) -> usize {
         bytes
             .div_ceil(self.count + 1)

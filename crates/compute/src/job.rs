@@ -90,9 +90,9 @@ pub trait Compute: Send {
     ///
     /// # Safety
     /// The job must have at least one source, and no destination may overlap a source or another
-    /// destination partly. Every source must be readable and every destination writable for `count`
-    /// elements until the job is done, and nothing else may write the sources or touch the
-    /// destinations meanwhile.
+    /// destination partly. Until the job is done, every source must be readable and every
+    /// destination writable for `count` elements. Meanwhile nothing else may write the sources or
+    /// touch the destinations.
     unsafe fn start(&mut self, job: &Job<'_>) -> Started;
 
     /// Whether the job is done. A ticket is no longer valid after its job was reported done.

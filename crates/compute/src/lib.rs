@@ -3,10 +3,11 @@
 //! Buffers are passed to this crate as raw bytes with a [`DType`](spark_ccl_types::DType). [`Cpu`]
 //! runs a [`Job`] immediately, with the widest vectors that the machine has.
 //!
-//! **Bits.** The result of a job depends only on its operands and their order: not on the machine's
-//! vector width, on alignment, on which operand is updated in place, or on how the calling thread
-//! rounds and treats denormals. This includes NaN: every NaN that a job computes is the type's
-//! canonical one (a plain copy keeps its bits). `Max` takes +0 over -0, `Min` takes -0 over +0.
+//! **Bits.** The result of a job depends only on its operands and their order. The machine's vector
+//! width, alignment, the operand that is updated in place, and the calling thread's rounding mode
+//! and treatment of denormals do not change it. This includes NaN: every NaN that a job computes is
+//! the type's canonical one (a plain copy keeps its bits). `Max` takes +0 over -0, `Min` takes -0
+//! over +0.
 
 // Kernels can use the instructions of a vector width only in functions that are inlined into one
 // compiled for it.

@@ -1,9 +1,9 @@
 //! Replaces registered descriptors in a forked child, so that the child does not keep the parent's
 //! connections open.
 //!
-//! The kernel closes a dead process's connections only when no child has them open. A child
-//! therefore replaces each registered descriptor by a socket whose other end is closed: its copies
-//! of the handles see a closed connection, and may close the descriptor as usual.
+//! The kernel closes a dead process's connections only when no child has them open. So a child
+//! replaces each registered descriptor by a socket whose other end is closed. Its copies of the
+//! handles see a closed connection, and may close the descriptor as usual.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;

@@ -1,9 +1,9 @@
 //! Replaces registered shared memory by private zero pages in a forked child.
 //!
-//! A child inherits its parent's mappings. It gets no copy of shared memory, but the memory itself:
-//! what it writes there, to buffers that it believes to be its own, reaches its parent and all
-//! other processes. The handler therefore maps private zeros at the same address. A copy is not
-//! possible: it would have to be made at each fork, while other processes write.
+//! A child inherits its parent's mappings. Of shared memory, it gets the memory itself, and no
+//! copy. A write to a buffer that it believes to be its own would reach its parent and all other
+//! processes. So the handler maps private zeros at the same address. It cannot make a copy: other
+//! processes write during the fork.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};

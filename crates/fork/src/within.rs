@@ -30,7 +30,7 @@ pub fn lookup(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<Socket
 /// As [`lookup`], but waits only while `check` succeeds.
 ///
 /// # Errors
-/// That of `check`. Within, those of [`lookup`].
+/// The outer error is that of `check`. The inner ones are those of [`lookup`].
 pub fn lookup_while<E>(
     host: &str,
     port: u16,
@@ -65,7 +65,8 @@ pub fn within<T: Send + 'static>(
 /// As [`within`], but waits only while `check` succeeds, which it asks often.
 ///
 /// # Errors
-/// That of `check`, after which the thread runs on, too. Within, those of [`within`].
+/// The outer error is that of `check`; the thread then runs on. The inner ones are those of
+/// [`within`].
 pub fn within_while<T: Send + 'static, E>(
     deadline: Instant,
     mut check: impl FnMut() -> Result<(), E>,

@@ -111,9 +111,10 @@ impl fmt::Debug for Rendezvous {
 
 /// A launcher's key-value space, used to broadcast values from rank 0 to all ranks.
 ///
-/// For each key, rank 0 calls [`put`](Self::put) once and every other rank calls [`get`](Self::get)
-/// once, in the same order on all ranks: with some launchers each call is a barrier of all ranks. A
-/// key must not be used twice, since with some launchers its value cannot change.
+/// For each key, rank 0 calls [`put`](Self::put) once, and every other rank calls
+/// [`get`](Self::get) once. The order is the same on all ranks: with some launchers each call is a
+/// barrier of all ranks. A key must not be used twice, since with some launchers its value cannot
+/// change.
 pub trait KeyValue: Send {
     /// Publishes `value` under `key` (letters, digits and `._-`, at most 48 of them).
     ///

@@ -1,8 +1,8 @@
 //! The functions of a libnccl loaded at run time.
 //!
-//! Results and reductions have integer types here, not cudarc's enumerations: a library may return
-//! a result of a later version, or take the number of a reduction that was created at run time, and
-//! a Rust enum must not hold a value that it does not list.
+//! Results and reductions have integer types here, not cudarc's enumerations. A library may return
+//! a result of a later version, or take the number of a reduction that was created at run time. A
+//! Rust enum must not hold a value that it does not list.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};

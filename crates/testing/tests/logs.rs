@@ -1,5 +1,5 @@
 //! Checks that no library crate logs or prints past `crates/log`, and that a crate that logs takes
-//! only that crate's locks: under any other lock, a blocked subscriber would hold up the threads
+//! only that crate's locks. Under any other lock, a blocked subscriber would hold up all threads
 //! that wait for the lock.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

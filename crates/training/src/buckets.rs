@@ -83,10 +83,11 @@ pub struct StepReport {
 
 /// The gradients of a model, in buckets that are reduced while the backward pass still runs.
 ///
-/// The order of buckets is that in which gradients became ready on rank 0 in the first step; before
-/// that, and where gradients are [sharded](Sharing::Sharded), the reverse of the model's. It stays
-/// the reverse, without a word, where a rank lacks memory for a second set of buckets beside the
-/// first: results are the same, and [`plan`](Self::plan) shows the order.
+/// In the first step, and with [sharded](Sharing::Sharded) gradients always, buckets have the
+/// reverse order of the model. Later they have the order in which gradients became ready on rank 0
+/// in the first step. If a rank lacks memory for a second set of buckets beside the first, they
+/// keep the reverse order, and nothing is logged: results are the same. [`plan`](Self::plan) shows
+/// the order.
 ///
 /// ```
 /// use spark_ccl::{Communicator, DType};
@@ -247,7 +248,8 @@ impl Buckets {
     /// begin to be reduced.
     ///
     /// # Errors
-    /// As [`accumulate`](Self::accumulate), and [`Error::Call`] if the communicator has failed.
+    /// Those of [`accumulate`](Self::accumulate), and [`Error::Call`] if the communicator has
+    /// failed.
     pub fn ready<T: Number>(
         &mut self,
         comm: &Communicator,

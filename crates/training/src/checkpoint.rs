@@ -98,10 +98,10 @@ impl<O: Optimizer> DataParallel<O> {
     /// state that all ranks have alike: drop the old parameters and state.
     ///
     /// # Errors
-    /// The same on all ranks: [`Error::Checkpoint`] with the rank, file and tensor, for a
-    /// checkpoint that is of another model, optimizer or data set, of a newer version, truncated,
-    /// changed, or not what rank 0 sees. Nothing has been replaced then. [`Error::Unable`] if a
-    /// rank's framework fails, after which some parameters may be replaced.
+    /// The same on all ranks. [`Error::Checkpoint`], with the rank, file and tensor, for a
+    /// checkpoint of another model, optimizer or data set, or of a newer version, and for one that
+    /// is truncated, changed, or not what rank 0 sees. Nothing has been replaced then.
+    /// [`Error::Unable`] if a rank's framework fails, after which some parameters may be replaced.
     pub fn resume(
         comm: &Communicator,
         parameters: &mut impl Parameters,

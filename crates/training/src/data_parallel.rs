@@ -116,11 +116,11 @@ impl<O: Optimizer> DataParallel<O> {
         self.buckets.steps()
     }
 
-    /// As [`Buckets::set_steps`]: with the number of the caller's own loop, a rank that skips a
-    /// step is named in an error.
+    /// Sets the number of finished steps, like [`Buckets::set_steps`]. With the number of the
+    /// caller's own loop, an error names a rank that skips a step.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the same method there.
     pub fn set_steps(&mut self, steps: u64) -> Result<(), Error> {
         self.buckets.set_steps(steps)
     }
@@ -140,18 +140,18 @@ impl<O: Optimizer> DataParallel<O> {
         &mut self.optimizer
     }
 
-    /// As [`Buckets::accumulate`].
+    /// Adds to a gradient without reducing it, like [`Buckets::accumulate`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the same method there.
     pub fn accumulate<T: Number>(&mut self, tensor: usize, gradient: &[T]) -> Result<(), Error> {
         self.buckets.accumulate(tensor, gradient)
     }
 
-    /// As [`Buckets::ready`].
+    /// Adds the last part of a gradient, like [`Buckets::ready`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the same method there.
     pub fn ready<T: Number>(
         &mut self,
         comm: &Communicator,
@@ -161,10 +161,10 @@ impl<O: Optimizer> DataParallel<O> {
         self.buckets.ready(comm, tensor, gradient)
     }
 
-    /// As [`Buckets::progress`].
+    /// Drives the calls in flight, like [`Buckets::progress`].
     ///
     /// # Errors
-    /// As there.
+    /// Those of the same method there.
     pub fn progress(&mut self) -> Result<(), Error> {
         self.buckets.progress()
     }

@@ -72,8 +72,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Fills buckets with the tensors in this order, in which their gradients become ready: each
-    /// with tensors of one type, and up to `most_bytes`, unless a single tensor is larger.
+    /// Fills buckets with the tensors in this order, in which their gradients become ready. Each
+    /// bucket has tensors of one type, and at most `most_bytes`, unless a single tensor is larger.
     /// `dtype_of` is the type in which gradients of tensors of a type are reduced.
     ///
     /// # Errors

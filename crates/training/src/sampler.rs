@@ -73,8 +73,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// The factor for the sum over this rank's real samples: with it, the mean over the ranks, of
-    /// losses as of gradients, is the mean over all samples of the batch.
+    /// The factor for the sum of losses, or of gradients, over this rank's real samples. With it,
+    /// the mean over the ranks is the mean over all samples of the batch.
     pub fn sum_weight(&self) -> f64 {
         self.ranks as f64 / self.total as f64
     }

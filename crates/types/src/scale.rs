@@ -5,11 +5,11 @@
 pub enum Scale {
     /// No factor.
     One,
-    /// For float types: the product is computed in f32 (in f64 for f64) and rounded to the type, so
-    /// that scaling first and reducing later gives the same bits. Integer types use its integer
-    /// part.
+    /// For float types. The product is computed in f32 (in f64 for f64) and rounded to the type, so
+    /// an input that is scaled beforehand gives the same bits. Integer types use the factor's
+    /// integer part.
     Float(f64),
-    /// As [`Float`](Self::Float), but a product is added or multiplied unrounded (a maximum or
+    /// Like [`Float`](Self::Float), but a product is added or multiplied unrounded (a maximum or
     /// minimum rounds it): in types of less than 32 bits, only the result is rounded. For `f32` and
     /// `f64` there is no difference.
     Unrounded(f64),

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-/// Orders this thread's reads of memory that a device writes: a thread that has seen a flag written
-/// by a device, and then calls this, sees what the device wrote before the flag.
+/// Orders this thread's reads of memory that a device writes. A thread sees a flag that a device
+/// wrote, and then calls this: from then on it sees what the device wrote before the flag.
 ///
 /// Polling a completion includes this. On aarch64, [`fence`] is not enough: devices are in the
 /// outer shareable domain, processors in the inner one.

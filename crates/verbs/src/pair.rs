@@ -19,9 +19,10 @@ use crate::{CompletionError, CompletionQueue, Error, Failure, ProtectionDomain, 
 /// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues
 /// alive. Dropping it destroys it.
 ///
-/// It starts in [`Reset`], goes to [`Init`], from which on receives may be posted, then to [`Rtr`]
-/// (ready to receive), which takes the peer's address, and to [`Rts`] (ready to send). From each of
-/// them it may go to [`Failed`], in which nothing is sent or received and all posted requests end.
+/// It starts in [`Reset`]. In [`Init`] and later, receives may be posted. [`Rtr`] (ready to
+/// receive) takes the peer's address, and [`Rts`] (ready to send) comes last. From each of these
+/// states it may go to [`Failed`], in which nothing is sent or received and all posted requests
+/// end.
 ///
 /// The device itself moves a queue pair to the error state when a request fails. The type does not
 /// change then: requests may still be posted, and end as [`crate::Status::Flushed`].

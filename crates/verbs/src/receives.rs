@@ -29,9 +29,9 @@ impl ReceiveBatch<'_> {
     ///
     /// # Safety
     ///
-    /// From the post on, the memory of `into` stays mapped, and nothing else accesses it, until the
-    /// completion of this very receive has been polled, the queue pair has been destroyed or reset,
-    /// or the memory's region has been deregistered.
+    /// From the post on, the memory of `into` stays mapped, and nothing else accesses it. This ends
+    /// when the completion of this very receive has been polled, the queue pair has been destroyed
+    /// or reset, or the memory's region has been deregistered.
     ///
     /// # Errors
     ///

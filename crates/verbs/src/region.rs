@@ -32,9 +32,10 @@ impl ProtectionDomain {
     /// # Safety
     ///
     /// The memory stays mapped as long as the region exists, which may be until the process ends.
-    /// If `access` lets peers write, one that has the region's remote key may do so at any time: as
-    /// long as one may have it, the memory is accessed only through atomics, volatile accesses or
-    /// raw copies that allow for this, and no reference to it exists.
+    /// If `access` lets peers write, a peer with the region's remote key may do so at any time. As
+    /// long as a peer may have the key, no reference to the memory exists, and this process
+    /// accesses it only by atomics, volatile accesses or raw copies that allow for the peer's
+    /// writes.
     ///
     /// # Errors
     ///
@@ -108,9 +109,10 @@ impl ProtectionDomain {
     /// # Safety
     ///
     /// Every mapping of the dma-buf in this process stays as long as the region exists, which may
-    /// be until the process ends. As long as a peer may have the region's remote key, and `access`
-    /// lets peers write, this process accesses the memory only through atomics, volatile accesses
-    /// or raw copies that allow for such writes, and has no reference to it.
+    /// be until the process ends. If `access` lets peers write, a peer with the region's remote key
+    /// may do so at any time. As long as a peer may have the key, this process has no reference to
+    /// the memory, and accesses it only by atomics, volatile accesses or raw copies that allow for
+    /// the peer's writes.
     ///
     /// # Errors
     ///

@@ -59,8 +59,8 @@ pub(crate) struct Comm {
     pub(crate) is_blocking: bool,
     /// The user's name for it.
     name: Option<String>,
-    /// The meetings that go on in the background, over its links, or begin at the end of an open
-    /// group: by the group in which each was called for.
+    /// The meetings that go on in the background over its links, or that begin at the end of an
+    /// open group. The key is the group in which the program called for the meeting.
     meetings: Mutex<Vec<Option<u64>>>,
 }
 

@@ -88,8 +88,8 @@ macro_rules! twin {
 }
 
 /// Has the linker export the twins. Rust passes the linker a list of the names that it has
-/// compiled, and the linker takes them as patterns: this name is a pattern of all twins, and none
-/// of them.
+/// compiled, and the linker takes them as patterns. This name is a pattern that matches all twins,
+/// and is none of them.
 #[unsafe(export_name = "[p]nccl[A-Z]*")]
 extern "C" fn twins() {}
 

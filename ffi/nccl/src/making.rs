@@ -93,7 +93,7 @@ fn bus_id(device: usize) -> String {
 }
 
 /// Makes a communicator as `prepare` plans it: now, in a thread of its own if it is not blocking,
-/// or at the end of the group, which fails if it cannot be begun.
+/// or at the end of the group. The group fails if the making cannot begin.
 ///
 /// # Safety
 /// `to` is null or can be written. `config` is null, or [as it must be](Options::read).

@@ -144,9 +144,9 @@ class DeviceCalls(Calls):
                     work.fail(error)
                 raise
 
-    # Messages. They are sent together when one of them is waited for, at the group's next call, or
-    # else after a moment: two ranks that first send and then receive would otherwise wait for each
-    # other.
+    # Messages. They are sent together: when the program waits for one of them, at the group's next
+    # call, or else after a moment. Otherwise two ranks that first send and then receive would wait
+    # for each other.
 
     def send(self, tensors: Tensors, to: int, tag: int) -> DeviceWork:
         _check_tag(tag)

@@ -1,8 +1,8 @@
 //! `spark-perf launch-agent`: starts the ranks of one host, and sees to it that they end.
 //!
-//! It is this program rather than a shell script, since a script can neither adopt the processes
-//! that a rank leaves behind, nor have the kernel end the ranks with it, nor keep the lines of
-//! several ranks whole.
+//! It is this program, because a shell script cannot do three things: adopt the processes that a
+//! rank leaves behind, have the kernel end the ranks with it, and keep the lines of several ranks
+//! whole.
 
 mod family;
 mod ports;

@@ -1,10 +1,10 @@
-//! A trial of a plan on a node: begun, then committed or undone, in each case as a whole.
+//! A trial of a plan on a node. It is begun, and then committed or undone as a whole.
 //!
-//! A record of the trial holds the state before it. As long as it is there and not committed, the
-//! guard, a process of its own, undoes the trial when the time is over, and tries again until that
-//! succeeds. The file of netplan is tried in /run, where it is gone after a restart; `keep` writes
-//! it below /etc under another name, which netplan does not read; `commit` renames it. All steps
-//! hold a lock.
+//! A record of the trial holds the state before it. The guard is a process of its own. When the
+//! time is over and the record is there and not committed, it undoes the trial, and tries again
+//! until that succeeds. The file of netplan is tried in /run, where it is gone after a restart;
+//! `keep` writes it below /etc under another name, which netplan does not read; `commit` renames
+//! it. All steps hold a lock.
 
 use std::fs;
 use std::io;
@@ -160,9 +160,9 @@ impl Trial {
     }
 
     /// Makes the node what it was. Each part is done even if another fails; the record goes when
-    /// the files and interfaces are what they were. If netplan does not take the files, that is
-    /// then an error, but not tried again: it may never take them, for a reason that is not the
-    /// trial's.
+    /// the files and interfaces are what they were. If netplan does not take the files, this
+    /// returns an error, and nobody tries again: netplan may never take them, for a reason outside
+    /// of the trial.
     fn undo(mut self) -> io::Result<()> {
         self.phase = Phase::Undoing;
         let files = [

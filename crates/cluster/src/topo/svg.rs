@@ -79,8 +79,8 @@ impl Svg {
     }
 }
 
-/// The most that a text of letters of this height takes, in pixels: the letters are those of the
-/// widest font of the style, `DejaVu Sans`, or bold ones.
+/// The greatest width of a text with letters of this height, in pixels. It counts with the widest
+/// font of the style, `DejaVu Sans`, or its bold letters.
 pub(super) fn width(text: &str, height: f64, is_bold: bool) -> f64 {
     let of = |letter: char| match letter {
         'i' | 'j' | 'l' | 'I' | ' ' | '.' | ',' | ':' | ';' | '/' | '|' | '\'' | '·' => 0.36,

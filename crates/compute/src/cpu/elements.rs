@@ -15,8 +15,8 @@ const BLOCK: usize = 4096;
 ///
 /// A vectorized loop checks at its start whether its operands overlap, and then runs element by
 /// element if they do. If the destination is a source, the loop must therefore be written in place.
-/// That swaps the operands of `dst = a op dst`, which does not change the result: the operations
-/// commute, and NaN is canonical.
+/// This swaps the operands of `dst = a op dst`, but not the result: the operations commute, and NaN
+/// is canonical.
 ///
 /// # Safety
 /// Sources and destination must hold `len` elements, and overlap not at all or entirely; `L` must

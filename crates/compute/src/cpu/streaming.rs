@@ -30,8 +30,8 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 
 /// Runs a job block by block.
 ///
-/// If a destination is also a source, its lines are cached anyway, and those of a destination that
-/// is not streamed shall be: the results are computed there, and go from there to the others.
+/// The results are computed in one destination, and go from there to the others. It is one whose
+/// lines are cached: a destination that is also a source, or one that is not to be streamed.
 ///
 /// # Safety
 /// `kernel` must be one for the job's type and operation, at a level that the machine supports. The
@@ -148,8 +148,8 @@ unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, srcs: &[Operand], nex
 }
 
 /// Orders streaming stores before all later stores. On this architecture neither a release store
-/// nor another kind of fence does: without this fence, another thread could learn that the job is
-/// done and still read the old memory.
+/// nor another kind of fence orders them. Without this fence, another thread could learn that the
+/// job is done, and still read the old memory.
 fn fence() {
     // SAFETY: the instruction belongs to SSE, which the architecture's baseline has, and accesses
     // no memory.

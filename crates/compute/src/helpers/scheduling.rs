@@ -1,7 +1,7 @@
 //! The scheduling of a helper, which it inherits from the thread that starts it.
 
-/// If this thread has a priority of real time, it gets the usual one: it looks for work for a while
-/// without sleeping, which would keep the program's own threads from running.
+/// Takes a real-time priority from this thread. A helper looks for work for a while without
+/// sleeping, and with that priority would keep the program's own threads from running.
 pub(super) fn leave_real_time() {
     // SAFETY: the call only returns a number.
     let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;

@@ -68,8 +68,8 @@ pub(super) fn svg(chart: &Chart) -> Outcome<String> {
 }
 
 /// The chart as PNG, with two pixels per unit. It is drawn larger, and each pixel is the mean of a
-/// square: plotters rounds the corners of a line to whole pixels, so that a thin one on a slope
-/// loses much of its width.
+/// square. Otherwise a thin line on a slope would lose much of its width, since plotters rounds its
+/// corners to whole pixels.
 pub(super) fn png(chart: &Chart) -> Outcome<Vec<u8>> {
     let drawing = Drawing::new(chart, 2 * FINER, DROP)?;
     let size = drawing.size();

@@ -53,8 +53,8 @@ impl Timed {
     }
 }
 
-/// The number of calls with vectors of this many bytes that run untimed before those of a row: at
-/// least one, and as many as `most` if that is soon done.
+/// The number of untimed calls before a row with vectors of this many bytes: at least one, and up
+/// to `most` if they are soon done.
 ///
 /// Links and buffers get their memory when they are used first, and devices their kernels. None of
 /// that belongs to the time of a call.

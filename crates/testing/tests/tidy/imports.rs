@@ -1,5 +1,5 @@
-//! Reads the modules of a crate, and finds those that import each other in a circle: code that two
-//! of them need belongs in a module of its own, so each can be read without its users. Only a
+//! Reads the modules of a crate, and finds circles of modules that import each other. Code that two
+//! modules need belongs in a module of its own, so each can be read without its users. Only a
 //! module and its own children may name each other.
 //!
 //! Every crate's `src` is read, except for tests. A name counts as a dependency on the file that

@@ -67,8 +67,9 @@ impl Transformer {
         Ok(tensors)
     }
 
-    /// The sum of the losses of all predictions in samples of `context + 1` characters each, and,
-    /// in the order in which they become ready, the gradients of it times `scale`.
+    /// Returns the sum of the losses of all predictions, in samples of `context + 1` characters
+    /// each. Passes on the gradients of the sum times `scale`, in the order in which they become
+    /// ready.
     pub(crate) fn learn<E>(
         &self,
         parameters: &[HostTensor],

@@ -52,8 +52,8 @@ impl Lock {
     }
 
     /// Locks the folder, unless this process has done so. A process of the same run that was left
-    /// behind may still have the lock, if it hangs or is stopped: what it may still write is in a
-    /// folder of its own.
+    /// behind may still have the lock, if it hangs or is stopped. Its files do no harm: they are in
+    /// a folder of its own.
     pub(super) fn take(&self, folder: &Path, run: &str) -> Outcome<()> {
         let path = folder.join(FILE);
         let failed = |error| wrong(&path, error);

@@ -80,8 +80,8 @@ pub struct ReceiveOptions {
     pub psn: u32,
     /// Reads and atomics of the peer in flight at once; see [`crate::Limits::reads_answered`].
     pub reads_answered: u8,
-    /// How long the peer waits before it retries when no receive is posted here, in InfiniBand's
-    /// encoding: 12 is 0.64 ms, 1 is 0.01 ms, 31 is 491 ms, 0 is 655 ms.
+    /// How long the peer waits before it retries when no receive is posted here. In InfiniBand's
+    /// encoding, 12 is 0.64 ms, 1 is 0.01 ms, 31 is 491 ms, and 0 is 655 ms.
     pub rnr_timer: u8,
 }
 

@@ -1,8 +1,8 @@
 //! Devices that carry data between the queue pairs of this process, as badly as the rules of RDMA
-//! allow: late, a request's bytes in pieces and in any order, the results of reads after later
-//! requests, and each queue pair at its own speed. An acknowledgement can be lost when a cable is
-//! cut, and what a cut cable has held back of a write arrives once it is mended, also if the sender
-//! has given up meanwhile. A seed decides.
+//! allow. Data come late, and a request's bytes in pieces and in any order. The results of reads
+//! come after later requests. Each queue pair has its own speed. A cut cable may lose an
+//! acknowledgement. It holds back parts of a write, which arrive once it is mended, also if the
+//! sender has given up meanwhile. A seed decides.
 //!
 //! Each queue pair has a thread as its sending device. It hands over only what a real device does:
 //! a completion comes after its bytes, and the two directions share no lock. So a thread sanitizer

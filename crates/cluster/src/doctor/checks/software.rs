@@ -5,9 +5,8 @@ use spark_ccl_topology::{BUILT_WITHOUT_CUDA, Host, Library};
 use super::kind::is_spark;
 use crate::finding::{Finding, Fix, Problem};
 
-/// The first version of NCCL that is not reported to hang on aarch64: before, a
-/// compare-and-exchange that may fail for no reason is not repeated, so that a proxy loses an
-/// entry.
+/// The first version of NCCL that is not reported to hang on aarch64. Earlier ones do not repeat a
+/// compare-and-exchange that may fail for no reason, so that a proxy loses an entry.
 const MENDED: (u32, u32, u32) = (2, 29, 3);
 
 pub(super) fn checks(host: &Host) -> Vec<Finding> {

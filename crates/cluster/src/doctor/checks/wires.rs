@@ -107,8 +107,8 @@ impl<'a> Wires<'a> {
         self.places.get(place)
     }
 
-    /// Whether an interface of a host leads to another one: an address of another host, of an
-    /// interface that is up or not, is in one of its subnets, or a router is said to lead there.
+    /// Whether an interface of a host leads to another host: one of its subnets has an address of
+    /// another host (also of an interface that is down), or a router is said to lead there.
     pub(super) fn matches(&self, host: usize, netdev: &Netdev) -> bool {
         let others = self.hosts.iter().enumerate();
         let others = others.filter(|(other, _)| *other != host);

@@ -13,9 +13,9 @@ enum Target {
 }
 
 impl Tree {
-    /// The modules that define the item that `path` names in a module: several if the name has
-    /// several meanings, none if it is another crate's or names a module. The items used from such
-    /// a module are named elsewhere.
+    /// The modules that define the item that `path` names in a module. There are several if the
+    /// name has several meanings, and none if the item is of another crate or is a module; the
+    /// items that are used from that module are named elsewhere.
     pub(crate) fn definers(&self, module: usize, path: &[String]) -> Vec<usize> {
         let targets = self.resolve(module, path, DEPTH);
         let definers = targets.into_iter().filter_map(|target| match target {

@@ -167,9 +167,9 @@ impl PairEnd {
 
     /// Ends the receives if the end has failed.
     pub(super) fn flush_if_failed(&self) {
-        // Sequentially consistent, both between the change of state and this, and between a post
-        // and this: either the thread that changes the state finds the receive here, or the one
-        // that posts it finds the state.
+        // Sequentially consistent: one fence is between the change of state and this, the other
+        // between a post and this. So either the thread that changes the state finds the receive
+        // here, or the thread that posts it finds the state.
         fence(Ordering::SeqCst);
         if self.state() != raw::IBV_QPS_ERR {
             return;

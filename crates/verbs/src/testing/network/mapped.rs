@@ -23,9 +23,9 @@ pub(super) struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// Maps a range of a file. Refuses what a kernel refuses: in its order, devices whose driver
-    /// takes no dma-bufs, an address that differs from the offset within a page, no descriptor, and
-    /// a range that is not in the dma-buf.
+    /// Maps a range of a file. Refuses what a kernel refuses, in the kernel's order: devices whose
+    /// driver takes no dma-bufs, an address that differs from the offset within a page, no
+    /// descriptor, and a range outside of the dma-buf.
     pub(super) fn new(fd: c_int, offset: u64, bytes: usize, iova: u64) -> Result<Self, Errno> {
         let page = page_size();
         let within = offset as usize % page;

@@ -1,5 +1,5 @@
-//! Packets that a cut cable holds back: they arrive once it is mended, even if the sender has given
-//! up by then, as long as the peer's queue pair answers.
+//! Packets that a cut cable holds back. They arrive once it is mended, as long as the peer's queue
+//! pair answers, even if the sender has given up by then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
