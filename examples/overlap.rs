@@ -1,5 +1,5 @@
-//! Communication behind computation, as data-parallel training does it: the gradients of a layer
-//! are averaged over the ranks while those of the layer before are still being computed.
+//! Communication behind computation, as in data-parallel training: the gradients of a layer become
+//! means over the ranks while those of the layer before are still being computed.
 //!
 //! `cargo run --release --example overlap`, or under a launcher.
 

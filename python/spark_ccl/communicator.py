@@ -78,8 +78,8 @@ class Communicator(Collectives):
     def recover(self) -> Communicator:
         """Makes a communicator of the remaining ranks after a failure.
 
-        They agree on which ranks to leave out: those that died, are lost, or are stopped. On such a
-        rank, this raises `RemoteError`.
+        They agree on which ranks to leave out: dead, lost and stopped ones. A rank that is left
+        out gets a `RemoteError`.
         """
         return Communicator._of(made("comm_recover", self._handle.pointer))
 

@@ -154,7 +154,7 @@ fn exchanges() {
     });
 }
 
-/// Blocks of lengths that are no multiples of anything, also such as go by packets.
+/// Blocks of lengths that are no multiples of anything, also short ones that go by packets.
 fn exchange_in_place(rank: &Rank) {
     if BACKEND == Backend::Nccl {
         return;

@@ -38,7 +38,7 @@ fn gpus(least: usize) -> Option<Gpus> {
     })
 }
 
-/// What such GPUs count; in their order.
+/// The counters of fake GPUs, in the order of their numbers.
 #[derive(Clone, Copy)]
 enum Count {
     /// Looks at streams and events.

@@ -40,7 +40,7 @@ pub(crate) fn outcome(rank: &Rank) -> String {
 }
 
 /// Two hosts whose links have one rail, over `left`. The other cable loses all packets but short
-/// ones, such as the control plane's.
+/// ones, for instance the control plane's.
 fn on_one_cable(env: &[(&str, &str)]) -> Option<Vec<Rank>> {
     let env = [&[("SPARK_CCL_SOCKETS", "1")], env].concat();
     let mut ranks = two_hosts_with(&env, 1, &CABLES)?;
@@ -163,8 +163,7 @@ fn logging_to(file: &str) -> [(&str, &str); 4] {
     ]
 }
 
-/// The third network is not one of those that the link uses. A connection over it is replaced when
-/// it is reset.
+/// The link does not use the third network. A connection over it is replaced when it is reset.
 #[test]
 fn another_network_carries_what_no_cable_delivers() {
     let _place = place();

@@ -1,5 +1,5 @@
-//! Programs that must not compile, above all those that touch a buffer in use by an operation. For
-//! use by the package that includes it.
+//! Programs that must not compile: most of them touch a buffer in use by an operation. For use by
+//! the package that includes it.
 //!
 //! Each program of `tests/compile_fail` marks its wrong lines by `//~` and a part of the compiler's
 //! message or its notes: an error code, or words of ours. Unlike whole messages, these stay from

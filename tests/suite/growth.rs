@@ -146,7 +146,7 @@ fn a_link_that_needs_descriptors_that_nobody_may_pass_is_named() {
     }
 }
 
-/// A rank of an ordinary user. The kernel limits the descriptors that such a user's processes have
+/// A rank of an ordinary user. The kernel limits the descriptors that the user's processes have
 /// passed and nobody has taken.
 fn ordinary_user(env: &[(&str, &str)]) -> Rank {
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -76,7 +76,7 @@ fn a_rank_whose_filter_leaves_only_loopback_names_the_setting() {
             ],
         );
     }
-    // The id of such a rank cannot be reached from elsewhere.
+    // The id of a rank on loopback cannot be reached from elsewhere.
     let id = ranks[1].ask("id");
     let error = ranks[0].ask(&format!("join {id} 0 2"));
     let why = "it was made on another host, where SPARK_CCL_SOCKET_IFNAME leaves only loopback";

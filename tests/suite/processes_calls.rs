@@ -1,5 +1,5 @@
-//! The calls of a rank that is a process: words such as `registered f32 reduce 1 1000`. Results
-//! must be the model's, in which every element of every rank has a value of its own.
+//! The calls of a rank that is a process, in words: `registered f32 reduce 1 1000`. Results must be
+//! the model's, in which every element of every rank has a value of its own.
 
 use spark_ccl::{Communicator, Error, Operation, ReduceOp};
 

@@ -124,7 +124,7 @@ fn messages_for_later_calls_end_no_wait() {
     }
 }
 
-/// Of two threads, one blocks for the links, and does the other's work, too.
+/// One of two threads blocks for the links, and does the other's work, too.
 #[test]
 fn two_threads_wait_on_one_communicator() {
     for builder in builders() {

@@ -62,9 +62,9 @@ fn prompt() -> Result<Vec<u32>, Failure> {
 /// Tokens that a model has given.
 struct Run {
     tokens: Vec<u32>,
-    /// Of each token, before it was chosen.
+    /// The logits of each token, before it was chosen.
     logits: Vec<Vec<f32>>,
-    /// Of all tokens but the first, which takes the whole prompt.
+    /// The time of all tokens but the first, which takes the whole prompt.
     time: Duration,
     spent: Spent,
 }

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &NetplanArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The interfaces of this host, also those that are down. None where the kernel does not tell.
+/// The interfaces of this host, also the ones that are down. None where the kernel does not tell.
 fn interfaces() -> BTreeSet<String> {
     let entries = std::fs::read_dir("/sys/class/net").into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -1,4 +1,4 @@
-//! The hosts that a command is about: this one, others over ssh, or those that files describe.
+//! The hosts that a command is about: this one, others over ssh, or recorded ones from files.
 //!
 //! Knows where the descriptions come from. Must not know what is looked for in them.
 

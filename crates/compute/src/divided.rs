@@ -9,7 +9,7 @@ use crate::{Compute, Cpu, Helpers, Job, Operand, Started, Ticket};
 /// caller a fraction of a microsecond each.
 const LEAST_PART: usize = 16 << 10;
 
-/// Runs each job immediately, those that [ask for it](Job::divides) also on other threads.
+/// Runs each job immediately. A job that [asks for it](Job::divides) also runs on other threads.
 #[derive(Debug)]
 pub struct Divided {
     cpu: Cpu,

@@ -3,7 +3,7 @@
 use crate::error::Error;
 
 /// Passes on each signal that asks this process to end, by its number, from a thread of its own,
-/// until `pass` says that nobody listens. Those that this process was started to ignore, as by
+/// until `pass` says that nobody listens. Signals that this process was started to ignore, as by
 /// nohup, stay ignored.
 ///
 /// # Errors

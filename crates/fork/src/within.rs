@@ -27,7 +27,7 @@ pub fn lookup(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<Socket
     within(deadline, resolver(host, port))?
 }
 
-/// As [`lookup`], but waits only while `check` succeeds.
+/// Does what [`lookup`] does, but waits only while `check` succeeds.
 ///
 /// # Errors
 /// The outer error is that of `check`. The inner ones are those of [`lookup`].
@@ -62,7 +62,7 @@ pub fn within<T: Send + 'static>(
     done
 }
 
-/// As [`within`], but waits only while `check` succeeds, which it asks often.
+/// Does what [`within`] does, but waits only while `check` succeeds, which it calls often.
 ///
 /// # Errors
 /// The outer error is that of `check`; the thread then runs on. The inner ones are those of

@@ -13,7 +13,7 @@ pub enum Error {
         variable: String,
         /// Its value.
         value: String,
-        /// What is valid.
+        /// The valid values.
         expected: String,
     },
     /// A launcher set some of its variables, but not this one.
@@ -21,7 +21,7 @@ pub enum Error {
     Missing {
         /// The variable's name.
         variable: String,
-        /// What makes it necessary.
+        /// The reason why it is necessary.
         because: String,
         /// The remedy.
         hint: String,

@@ -132,6 +132,6 @@ pub trait KeyValue: Send {
     /// Whether it may carry a secret: only processes of this launch can read it.
     fn is_private(&self) -> bool;
 
-    /// What and where it is, for logs and errors.
+    /// The kind of the space, and where it is, for logs and errors.
     fn describe(&self) -> String;
 }

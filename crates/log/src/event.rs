@@ -51,7 +51,7 @@ pub fn abort() -> ! {
 }
 
 /// Defers its thread's events while it exists, as a held lock does. For code on which other threads
-/// wait as on a lock, such as the initialisation of a `OnceLock`.
+/// wait as on a lock, for instance the initialisation of a `OnceLock`.
 pub struct Held(PhantomData<*const ()>);
 
 impl Held {

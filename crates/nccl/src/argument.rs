@@ -62,7 +62,7 @@ pub enum ArgumentError {
         /// The missing setting.
         with: &'static str,
     },
-    /// There is no such rank.
+    /// The communicator has no rank of this number.
     #[error("the {what} is {seen}, but there are {ranks} ranks, from 0 on")]
     Rank {
         /// Its role: the root, the peer, or this rank.

@@ -30,7 +30,7 @@ pub struct Config {
     pub cga_cluster_size: Option<u32>,
     /// The preference among equally fast ways to run kernels; needs 2.27.3.
     pub cta_policy: Option<CtaPolicy>,
-    /// The network to use, such as `IB` or `Socket`.
+    /// The network to use, for instance `IB` or `Socket`.
     pub net: Option<String>,
     /// The network's traffic class; needs 2.26.2.
     pub traffic_class: Option<u32>,
@@ -55,7 +55,7 @@ impl Default for Config {
 /// The share of the GPU's CTAs that kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtaPolicy {
-    /// As many as give the best speed.
+    /// The number that gives the best speed.
     Default = 0,
     /// Fewer, if that costs little speed.
     Efficiency = 1,

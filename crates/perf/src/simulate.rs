@@ -67,7 +67,7 @@ fn operation(args: &SimulateArgs) -> Result<Operation, Error> {
     }
 }
 
-/// The named algorithms, or else those that suit many ranks.
+/// The named algorithms; without names, the ones that suit many ranks.
 fn algorithms(operation: Operation, names: &[String]) -> Result<Vec<Algorithm>, Error> {
     let known = Algorithm::of(operation).iter().copied();
     let known: Vec<_> = known.filter(|one| *one != Algorithm::OneSided).collect();

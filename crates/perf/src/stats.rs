@@ -21,7 +21,7 @@ pub(crate) struct PerIteration {
     pub(crate) stdev_us: f64,
     /// The standard deviation in percent of the mean.
     pub(crate) cv_pct: f64,
-    /// All times, with those that are not counted.
+    /// All times, also the ones that are not counted.
     pub(crate) times_us: Vec<f64>,
 }
 
@@ -48,7 +48,7 @@ impl PerIteration {
     }
 }
 
-/// Of an even number, the mean of the two in the middle.
+/// The median; of an even number, the mean of the two in the middle.
 fn median(sorted: &[f64]) -> f64 {
     let middle = sorted.len() / 2;
     sorted[middle].midpoint(sorted[(sorted.len() - 1) / 2])

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 ///
 /// # Errors
 ///
-/// This process may not, or the kernel has no udmabuf, such as Debian's 6.1.
+/// This process may not, or the kernel has no udmabuf (Debian's 6.1 lacks it).
 pub fn dma_buf(bytes: usize) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Create {

@@ -118,7 +118,7 @@ pub struct Buckets {
     world: World,
     layout: Layout,
     readiness: Readiness,
-    /// By tensor: whether its part of the bucket has a gradient of this step.
+    /// Whether each tensor's part of its bucket has a gradient of this step.
     is_filled: Vec<bool>,
     /// The tensors in the order in which they became ready in this step.
     ready_order: Vec<usize>,

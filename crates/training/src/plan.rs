@@ -67,7 +67,7 @@ impl Bucket {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     buckets: Vec<Bucket>,
-    /// By tensor: its bucket, and its place among the bucket's parts.
+    /// Each tensor's bucket, and its place among the bucket's parts.
     places: Vec<(usize, usize)>,
 }
 
@@ -143,7 +143,7 @@ impl Plan {
 #[derive(Debug, Clone)]
 pub struct Readiness {
     is_ready: Vec<bool>,
-    /// By bucket: the gradients that are not ready.
+    /// The number of gradients in each bucket that are not ready.
     missing: Vec<usize>,
     /// The first bucket that is not being reduced.
     next: usize,

@@ -18,11 +18,11 @@ pub(crate) struct Share {
     pub(crate) range: Range<usize>,
     /// The parameters, unrounded.
     pub(crate) parameters: Vec<f32>,
-    /// As many numbers of each of the optimizer's states.
+    /// Each of the optimizer's states, as long as the parameters.
     pub(crate) states: Vec<Vec<f32>>,
 }
 
-/// By tensor: this rank's share, which may be empty.
+/// This rank's share of each tensor, which may be empty.
 #[derive(Debug)]
 pub(crate) struct Shares {
     pub(crate) by_tensor: Vec<Share>,
@@ -72,7 +72,7 @@ impl Shares {
         numbers.sum::<usize>() * size_of::<f32>()
     }
 
-    /// By tensor, the elements that this rank saves: each element is saved by one rank.
+    /// The elements of each tensor that this rank saves: one rank saves each element.
     pub(crate) fn saved(&self, model: &Model, sharing: Sharing, world: World) -> Vec<Range<usize>> {
         if sharing == Sharing::Sharded {
             return self

@@ -12,9 +12,9 @@ pub enum Side {
 /// How many elements a buffer has, as a function of the call's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Extent {
-    /// There is no such buffer.
+    /// The rank has no buffer there.
     Nothing,
-    /// As many as the count.
+    /// The count itself.
     Count,
     /// One block of `count` elements per rank.
     Blocks,

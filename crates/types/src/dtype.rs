@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::listed::listed;
 
 listed! {
-    /// An element type. Those that NCCL has come first, with its numbers (`ncclDataType_t`).
+    /// An element type. NCCL's types come first, with its numbers (`ncclDataType_t`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[repr(u8)]
     pub enum DType {

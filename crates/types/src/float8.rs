@@ -80,7 +80,7 @@ macro_rules! float8 {
             }
         }
 
-        /// As for all floats, NaN equals nothing, and the two zeros are equal.
+        /// NaN equals nothing, and the two zeros are equal, as in all floats.
         impl PartialEq for $ty {
             fn eq(&self, other: &Self) -> bool {
                 self.to_f32() == other.to_f32()

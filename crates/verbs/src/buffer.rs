@@ -16,7 +16,7 @@ mod sealed {
     use std::ptr::NonNull;
 
     /// The parts of a buffer. While a device has the memory, there must be no reference to it, nor
-    /// a value such as a `Box` that claims unique access to it.
+    /// a value, for instance a `Box`, that claims unique access to it.
     pub struct Parts {
         pub(super) start: NonNull<u8>,
         pub(super) bytes: usize,

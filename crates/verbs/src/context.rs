@@ -103,7 +103,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// There is no such port, or the device is gone.
+    /// The device has no port of this number, or is gone.
     pub fn port(&self, number: u8) -> Result<Port, Error> {
         let mut port = MaybeUninit::<raw::ibv_port_attr>::zeroed();
         // SAFETY: the context is open. The function takes a pointer to `_compat_ibv_port_attr`,

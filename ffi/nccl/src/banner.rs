@@ -31,8 +31,8 @@ pub(crate) fn version() -> Result<c_int, Failure> {
         })
 }
 
-/// The build of this library, as text. NCCL has no such function: a program that finds it beside
-/// the functions that it calls, as `spark_ccl.torch` does, knows whose they are.
+/// The build of this library, as text. NCCL does not have this function: a program that finds it
+/// beside the functions that it calls, as `spark_ccl.torch` does, knows whose they are.
 #[unsafe(no_mangle)]
 extern "C" fn spark_nccl_version() -> *const c_char {
     static TEXT: LazyLock<CString> =

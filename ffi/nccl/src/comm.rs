@@ -284,7 +284,8 @@ pub(crate) unsafe fn async_error(comm: ncclComm_t, error: *mut Status) -> Status
     })
 }
 
-/// How long each later call of a communicator may take, in milliseconds. NCCL has no such function.
+/// How long each later call of a communicator may take, in milliseconds. NCCL does not have this
+/// function.
 #[unsafe(no_mangle)]
 extern "C" fn spark_nccl_set_timeout(comm: ncclComm_t, milliseconds: u32) -> Status {
     guarded(|| {

@@ -135,7 +135,8 @@ macro_rules! exports {
             #[doc = concat!("`", stringify!($name), "`, as NCCL documents it.")]
             ///
             /// # Safety
-            /// As NCCL documents it.
+            /// Pointers are null, or valid for what NCCL's documentation of the function says of
+            /// them. Buffers are as long as it says.
             #[unsafe(no_mangle)]
             #[allow(
                 non_snake_case,

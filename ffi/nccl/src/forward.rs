@@ -1,6 +1,7 @@
 //! Passes calls on to the fallback: functions that are not done here, and every function of a
-//! communicator that is not ours. Such communicators come from the fallback itself: where the user
-//! has mapped it, too, it calls some of its functions by their names, and so reaches ours.
+//! communicator that is not ours. Calls with a foreign communicator come from the fallback itself:
+//! where the user has mapped it, too, it calls some of its functions by their names, and so reaches
+//! ours.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -63,7 +63,7 @@ pub(crate) fn failed<A: Answer>(failure: Failure) -> A {
     A::nothing(guarded(|| Err(failure)))
 }
 
-/// As [`failed`], for a function that is not done here.
+/// Does what [`failed`] does, for a function that is not done here.
 pub(crate) fn refused<A: Answer>(function: &str, reason: &str) -> A {
     let message = format!("{function} is refused by spark-ccl's libnccl.so.2: {reason}");
     failed(Failure::new(Kind::Usage, message))

@@ -34,7 +34,7 @@ pub(crate) fn alone_in(comm: ncclComm_t, _mode: ncclCftTeamMode_t) -> ncclTeam_t
     alone(comm)
 }
 
-/// `ncclTeamRankToWorld`; -1 if there is no such communicator, or no such number.
+/// `ncclTeamRankToWorld`; -1 for an unknown communicator, or a number that the team lacks.
 pub(crate) fn rank_in_world(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int {
     let world = world(comm);
     if world.nRanks == 0 {
@@ -43,7 +43,7 @@ pub(crate) fn rank_in_world(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> 
     from(world.rank, team, rank)
 }
 
-/// `ncclTeamRankToLsa`; -1 if there is no such communicator, or no such number.
+/// `ncclTeamRankToLsa`; -1 for an unknown communicator, or a number that the team lacks.
 pub(crate) fn rank_alone(comm: ncclComm_t, team: ncclTeam_t, rank: c_int) -> c_int {
     if alone(comm).nRanks == 0 {
         return -1;
@@ -60,7 +60,7 @@ fn from(own: c_int, team: ncclTeam_t, rank: c_int) -> c_int {
         .unwrap_or(-1)
 }
 
-/// A team of a communicator; one without ranks if there is no such communicator.
+/// A team of a communicator; one without ranks if the communicator is unknown.
 fn of(comm: ncclComm_t, team: impl FnOnce(c_int, c_int) -> ncclTeam_t) -> ncclTeam_t {
     let mut found = None;
     let _: Status = guarded(|| {

@@ -37,8 +37,8 @@ _TYPES = {
     torch.float64,
 }
 _OPS = (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX, ReduceOp.MIN, ReduceOp.PRODUCT)
-# Without a watchdog of PyTorch's, which would end the process when a call fails: the process hears
-# of it by an error. torchrun sets the first one otherwise.
+# Turns PyTorch's watchdog off, which would end the process when a call fails: the process gets an
+# error instead. torchrun sets the first one otherwise.
 _SETTINGS = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_BLOCKING_WAIT": "1",

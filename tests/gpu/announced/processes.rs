@@ -60,8 +60,8 @@ impl Waits {
     }
 }
 
-/// The error of a call or message that waits for such a process, once that is told and something
-/// was done to it.
+/// The error of a call or message that waits for this process, once that is told and something was
+/// done to it.
 fn error_after(waits: Waits, done_to: impl Fn(&mut Child)) -> Option<Error> {
     let observed = Observed::new()?;
     let builder = observed.builder().operation_timeout(Duration::from_secs(5));

@@ -132,7 +132,7 @@ fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
     }
 }
 
-/// Holds connections to each port, and reopens those that the process closes.
+/// Holds connections to each port, and reopens each that the process closes.
 fn keep_silent(pid: u32, is_over: &AtomicBool, ready: &Sender<()>) {
     let mut held: BTreeMap<String, Vec<File>> = BTreeMap::new();
     while !is_over.load(Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// The number behind an argument such as `--ranks`.
+/// The number behind an argument, for instance `--ranks`.
 pub(crate) fn number(name: &str, default: usize) -> Result<usize, Failure> {
     let Some(text) = text(name)? else {
         return Ok(default);
@@ -36,7 +36,7 @@ pub(crate) fn text(name: &str) -> Result<Option<String>, Failure> {
 /// A folder of Hugging Face's shape.
 pub(crate) struct Model {
     pub(crate) folder: PathBuf,
-    /// Of a model that is made here; removed at the end.
+    /// The folder, if the model was made here; its drop removes it.
     _made: Option<TempDir>,
 }
 

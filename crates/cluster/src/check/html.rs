@@ -79,7 +79,7 @@ fn changes(body: &mut String, report: &Report<'_>) {
     body.push_str("</table></div>");
 }
 
-/// The findings, worst first. Those that are ok come last, and are folded.
+/// The findings, worst first. Findings that are ok come last, and are folded.
 fn findings(body: &mut String, report: &Report<'_>) {
     let mut found: Vec<_> = report.findings.iter().collect();
     found.sort_by_key(|one| std::cmp::Reverse(one.status));

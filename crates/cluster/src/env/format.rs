@@ -34,7 +34,7 @@ pub(super) fn shell(values: &Values) -> String {
 pub(super) fn docker(hosts: &[Host], values: &[Setting]) -> String {
     let mut options = Vec::new();
     let has_rdma = hosts.iter().any(|host| !host.rdma.is_empty());
-    // A container's own network has other interfaces than those that are named.
+    // A container's own network lacks the interfaces that the settings name.
     if has_rdma || values.iter().any(|one| one.name.ends_with("_IFNAME")) {
         options.push("--network=host".to_owned());
     }

@@ -287,7 +287,8 @@ mod tests {
         }
     }
 
-    /// Of every plan: one address and one subnet for each interface, and peers that see each other.
+    /// Checks every plan: one address and one subnet for each interface, and peers that see each
+    /// other.
     #[test]
     fn plans_of_all_sizes_are_sound() {
         let rings = (3..=10).map(|nodes| (Topology::Ring, nodes, 1));

@@ -69,7 +69,7 @@ pub(crate) struct Remote {
 }
 
 impl SshArgs {
-    /// As words of another command line.
+    /// The flags as words of another command line.
     pub(crate) fn words(&self) -> Vec<String> {
         let mut words = vec!["--ssh".to_owned(), self.ssh.clone()];
         if let Some(program) = &self.remote_program {
@@ -131,7 +131,7 @@ impl Remote {
         command
     }
 
-    /// The error of such a command that could not be started.
+    /// The error of a command over ssh that could not be started.
     pub(crate) fn not_started(&self, host: &Host, source: std::io::Error) -> Error {
         let program = if host.is_here {
             "spark-perf"

@@ -275,7 +275,7 @@ pub(super) fn function((cage, area): &(Cage<'_>, Rect), place: usize) -> Rect {
     }
 }
 
-/// As wide as its functions, whose texts are within their boxes.
+/// A card is as wide as its functions, whose texts are within their boxes.
 fn cage_width(host: &Host, cage: &Cage<'_>) -> f64 {
     let lines = cage
         .ends

@@ -74,7 +74,7 @@ mod measured {
         slow_by(|distance| shortest(source, &mut room[distance..][..PAGE]).saturating_sub(clock))
     }
 
-    /// As `slow_distances`, from the times that copies take.
+    /// The slow distances, from the times that copies take.
     fn slow_by(mut time: impl FnMut(usize) -> Duration) -> usize {
         let usual = time(FAR).max(USUAL_LEAST);
         let slow = (1..DISTANCES).filter(|&distance| time(distance) > SLOW * usual);
@@ -150,7 +150,7 @@ mod measured {
     }
 }
 
-/// Other processors have no such instruction, and Miri does not know it.
+/// Other processors lack the instruction, and Miri does not know it.
 #[cfg(any(not(target_arch = "x86_64"), miri))]
 mod measured {
     pub(super) fn slow_distances() -> usize {

@@ -88,7 +88,7 @@ impl Rails {
         }
     }
 
-    /// The rails of each measurement, of those that are used.
+    /// The rails of each measurement, among the rails in use.
     pub(crate) fn sets(self, used: usize) -> Vec<Range<usize>> {
         let all = 0..used;
         match self {

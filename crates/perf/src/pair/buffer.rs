@@ -32,8 +32,8 @@ pub(crate) enum Buffer {
 }
 
 impl Allocator {
-    /// Finds what both ranks need for such memory; an error on both if one of them has none.
-    /// Collective.
+    /// Finds what both ranks need for this kind of memory; an error on both if one of them lacks
+    /// it. Collective.
     pub(super) fn open(
         comm: &Communicator,
         kind: MemoryKind,

@@ -61,7 +61,7 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
         .collect()
 }
 
-/// The number of dropped rails, and of those that returned, on all links. Both ends of a link
+/// The numbers of dropped rails, and of rails that returned, on all links. Both ends of a link
 /// count each event.
 pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
     let mut counts = vec![0; 2];

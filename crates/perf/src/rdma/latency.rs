@@ -127,7 +127,7 @@ impl PingPong<'_, '_> {
         Ok(endpoint.post(work, self.bytes, signalled)?)
     }
 
-    /// Waits for the next message after those that were consumed: the ranks send alternately.
+    /// Waits for the next message that was not consumed: the ranks send alternately.
     fn receive(&mut self) -> Result<(), Error> {
         let consumed = self.endpoint[0].consumed;
         while self.endpoint[0].received == consumed {

@@ -36,7 +36,7 @@ pub(crate) struct Config {
     pub(crate) parallel_init: Text,
     pub(crate) collective: &'static str,
     pub(crate) memory: &'static str,
-    /// As a number: 22809 for 2.28.9, and 0 without NCCL.
+    /// The version as a number: 22809 for 2.28.9, and 0 without NCCL.
     #[serde(skip)]
     pub(crate) nccl_version: u32,
     pub(crate) devices: Vec<DeviceEntry>,

@@ -21,11 +21,11 @@ pub(crate) struct Loading {
     pub(super) updates: u64,
     /// Where the run's sampler, if it has one, goes on.
     pub(super) sampler: Option<Sampler>,
-    /// By tensor: all its parameters.
+    /// All parameters of each tensor.
     pub(crate) parameters: Vec<Vec<f32>>,
-    /// By tensor: this rank's share.
+    /// This rank's share of each tensor.
     pub(crate) shares: Vec<Share>,
-    /// By tensor: which elements were in a shard.
+    /// The elements of each tensor that were in a shard.
     seen: Vec<Vec<Range<usize>>>,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Manifest {
     tensors: Vec<TensorInfo>,
     optimizer: String,
     states: Vec<String>,
-    /// By rank.
+    /// The files, by rank.
     pub(crate) shards: Vec<ShardEntry>,
     pub(crate) sampler: Option<Sampler>,
 }

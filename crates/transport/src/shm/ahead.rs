@@ -18,7 +18,7 @@ use spark_ccl_log::Mutex;
 use super::layout::{BODY_BYTES, Direction};
 use super::segment::Segment;
 
-/// Of a slot, this much is allocated ahead. Longer messages take so long that the kernel's part
+/// The part of a slot that is allocated ahead. Longer messages take so long that the kernel's part
 /// hardly counts.
 const SLOT_BYTES_AHEAD: usize = 32 << 10;
 

@@ -35,7 +35,7 @@ const PAUSE: u32 = 15;
 const STANDS: Duration = Duration::from_secs(1);
 /// A clock that takes this long to read says nothing, and costs much.
 const SLOW_CLOCK: Duration = Duration::from_nanos(100);
-/// Messages until such a clock is tried again: it may have been disturbed only once.
+/// Messages until a slow clock is tried again: it may have been disturbed only once.
 const LONG_PAUSE: u32 = 1 << 16;
 
 /// How far away the peer's core is.

@@ -21,7 +21,7 @@ impl Entry {
     }
 
     /// Adds the connection that one of the ends has asked for by this number. It carries the link's
-    /// data while nothing comes back over those that it began with. Closes it if the link is gone.
+    /// data while nothing comes back over the first ones. Closes it if the link is gone.
     ///
     /// # Errors
     /// When an option of the socket cannot be set.

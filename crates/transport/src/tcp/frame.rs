@@ -2,7 +2,7 @@
 //!
 //! Memory that is lent holds the payload until the peer has it. Then the owner may change it, while
 //! the sender does not know yet, and sends the message again, or copies it in order to do so. The
-//! kernel reads such memory as a device does. But a copy is a race with the owner's writes, for
+//! kernel reads this memory as a device does. But a copy is a race with the owner's writes, for
 //! which Rust's model has no word: some of its bytes may be old ones, others new. It decides
 //! nothing: the bytes are looked at by the peer alone, and it passes over a message that it has.
 #![allow(unsafe_code)]

@@ -73,7 +73,7 @@ impl Connected for Incoming {
 enum Place {
     /// At its own socket.
     Home,
-    /// Among those that have come over other sockets.
+    /// Among the messages that have come over other sockets.
     Detours,
 }
 

@@ -12,7 +12,7 @@ impl QueuePair<Reset> {
     ///
     /// # Errors
     ///
-    /// There is no such port. The queue pair is destroyed then.
+    /// The device has no port of this number. The queue pair is destroyed then.
     pub fn init(self, port: u8, access: Access) -> Result<QueuePair<Init>, Error> {
         let mut to = attributes(raw::IBV_QPS_INIT);
         to.port_num = port;

@@ -1,5 +1,5 @@
-//! Tests of unusable addresses: those that this crate refuses, and those that only the kernel
-//! refuses, for which the tests forge table entries.
+//! Tests of unusable addresses: this crate refuses some, and only the kernel refuses others, for
+//! which the tests forge table entries.
 
 use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::{

@@ -32,7 +32,7 @@ pub(super) fn management(kind: u8, address: &[u8]) -> Vec<u8> {
     value(8, &[&[len, kind], address, &interface].concat())
 }
 
-/// A frame with these values besides those that it must have.
+/// A frame with these values, besides the values that each frame must have.
 pub(super) fn frame(values: &[Vec<u8>]) -> Vec<u8> {
     [header(), mandatory(120), values.concat(), value(0, &[])].concat()
 }

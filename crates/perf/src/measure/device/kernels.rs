@@ -19,7 +19,7 @@ const MOST_BLOCKS: usize = 1 << 14;
 #[derive(Debug)]
 pub(super) struct Kernels {
     stream: Arc<CudaStream>,
-    /// By the size of elements: 1, 2, 4 and 8 bytes.
+    /// The kernels by the size of elements: 1, 2, 4 and 8 bytes.
     repeat: [Function; 4],
     count: [Function; 4],
     pattern: CudaSlice<u8>,

@@ -150,7 +150,7 @@ fn rehearse<T: Element, B: Buffer<T>>(
     Ok(())
 }
 
-/// The number of calls after which links have memory for all messages of such a call; 1 for a long
+/// The number of calls after which links have memory for all messages of the call; 1 for a long
 /// call, which uses a link's memory by itself.
 fn lap<T: Element>(call: &Invocation<T>) -> usize {
     rehearsals(LAP, call.layout.larger() * size_of::<T>())

@@ -5,7 +5,7 @@
 pub(super) struct Lent {
     pub(super) address: u64,
     pub(super) bytes: u32,
-    /// By rail, the key of the memory.
+    /// The key of the memory, by rail.
     pub(super) keys: Vec<u32>,
 }
 

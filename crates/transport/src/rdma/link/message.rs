@@ -55,7 +55,7 @@ impl ControlMessage {
         }
     }
 
-    /// Decodes a message; `None` if no peer of this version sends it for such a link.
+    /// Decodes a message; `None` if no peer of this version sends it for this link.
     pub(super) fn decode(bytes: &[u8], rails: usize, geometry: Geometry) -> Option<Self> {
         let (&first, body) = bytes.split_first()?;
         if Some(bytes.len()) != Self::len(first, geometry) {

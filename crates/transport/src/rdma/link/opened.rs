@@ -9,7 +9,7 @@ use crate::PutPart;
 pub(super) struct Opened {
     pub(super) start: u64,
     pub(super) bytes: u64,
-    /// By rail, the key of the memory.
+    /// The key of the memory, by rail.
     pub(super) keys: Vec<u32>,
 }
 

@@ -10,19 +10,19 @@ use crate::{Geometry, LinkError};
 pub(super) struct Order {
     /// Messages sent.
     sent: u64,
-    /// Of these, how many slots the peer has returned.
+    /// The number of slots that the peer has returned, at most one for each message sent.
     returned: u64,
-    /// By slot, the message in it.
+    /// The message in each slot.
     slots: Vec<Sent>,
     /// Messages read.
     read: u64,
-    /// By slot, the payload bytes of a message that has arrived and was not read.
+    /// The payload bytes of the message in each slot, if it has arrived and was not read.
     arrived: Vec<Option<u32>>,
     /// How many messages the peer has reported as sent, of which failed rails may not have
     /// delivered all.
     promised: u64,
     slot_bytes: usize,
-    /// By rail, whether the peer's sender sends nothing more over it.
+    /// Whether the peer's sender sends nothing more over each rail.
     silent: Vec<bool>,
     /// The peer's sender itself has announced that it is gone.
     sender_said: bool,

@@ -43,7 +43,7 @@ impl ArrivalReport {
         bytes
     }
 
-    /// Decodes a report; `None` if no peer of this version sends it for such a link.
+    /// Decodes a report; `None` if no peer of this version sends it for this link.
     pub(super) fn decode(bytes: &[u8], rails: usize, geometry: Geometry) -> Option<Self> {
         if bytes.len() != Self::len(geometry) {
             return None;

@@ -55,7 +55,7 @@ impl Slots {
     /// The slots of a link's end, for what it sends and what it receives.
     ///
     /// # Errors
-    /// When there is not enough memory, or the geometry is beyond the limits of such links.
+    /// When there is not enough memory, or the geometry is beyond the limits of links over RDMA.
     pub(super) fn both(geometry: Geometry) -> Result<[Self; 2], Box<dyn std::error::Error>> {
         check_available(geometry, available_bytes())?;
         Ok([Self::new(geometry)?, Self::new(geometry)?])
