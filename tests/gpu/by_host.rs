@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Carrier, Communicator, DType, Error, Operation, RedOp};
+use spark_ccl::{Carrier, Communicator, DType, Element, Error, Operation, RedOp};
 use spark_ccl_testing::scramble;
 
 use super::late::assert_names_the_late;
@@ -20,14 +20,14 @@ pub(super) fn values(rank: usize, len: usize) -> Vec<u64> {
         .collect()
 }
 
-pub(super) fn memory(comm: &Communicator, values: &[u64]) -> DeviceMemory<u64> {
+pub(super) fn memory<T: Element>(comm: &Communicator, values: &[T]) -> DeviceMemory<T> {
     let mut memory = comm.alloc_device(values.len()).unwrap();
     memory.write(values).unwrap();
     memory
 }
 
-pub(super) fn read(memory: &DeviceMemory<u64>) -> Vec<u64> {
-    let mut seen = vec![0; memory.len()];
+pub(super) fn read<T: Element>(memory: &DeviceMemory<T>) -> Vec<T> {
+    let mut seen = vec![T::default(); memory.len()];
     memory.read(&mut seen).unwrap();
     seen
 }

@@ -7,6 +7,7 @@ use spark_ccl::Communicator;
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl_testing::scramble;
 
+use super::by_host::{memory, read};
 use super::{builder, gpus, stream_of};
 
 /// More than a pair has slots.
@@ -18,18 +19,6 @@ fn values(from: usize, number: usize, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|place| scramble(seed, place) as u8)
         .collect()
-}
-
-fn memory(comm: &Communicator, values: &[u8]) -> DeviceMemory<u8> {
-    let mut memory = comm.alloc_device(values.len()).unwrap();
-    memory.write(values).unwrap();
-    memory
-}
-
-fn read(memory: &DeviceMemory<u8>) -> Vec<u8> {
-    let mut seen = vec![0; memory.len()];
-    memory.read(&mut seen).unwrap();
-    seen
 }
 
 /// The part of some memory from an address of any remainder on.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use spark_ccl::{Communicator, DType, Registered};
 
 use crate::error::Error;
-use crate::values::{Number, each, not_trained};
+use crate::values::{Number, dtype_of, each, not_trained};
 
 /// The numbers of a bucket.
 #[derive(Debug)]
@@ -30,12 +30,7 @@ impl Contents {
     }
 
     pub(crate) fn dtype(&self) -> DType {
-        match self {
-            Self::F32(_) => DType::F32,
-            Self::F64(_) => DType::F64,
-            Self::F16(_) => DType::F16,
-            Self::Bf16(_) => DType::Bf16,
-        }
+        each!(Contents, self, numbers => dtype_of(numbers))
     }
 
     pub(crate) fn len(&self) -> usize {

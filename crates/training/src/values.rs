@@ -57,6 +57,10 @@ macro_rules! each {
 
 pub(crate) use each;
 
+pub(crate) fn dtype_of<T: Number>(_: &[T]) -> DType {
+    T::DTYPE
+}
+
 impl Values {
     /// This many zeros.
     ///
@@ -74,12 +78,7 @@ impl Values {
 
     /// The type of its numbers.
     pub fn dtype(&self) -> DType {
-        match self {
-            Self::F32(_) => DType::F32,
-            Self::F64(_) => DType::F64,
-            Self::F16(_) => DType::F16,
-            Self::Bf16(_) => DType::Bf16,
-        }
+        each!(Values, self, vector => dtype_of(vector))
     }
 
     /// How many.
