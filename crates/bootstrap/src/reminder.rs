@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 /// The time for which a wait is silent. Most ranks join within this time.
 const FIRST: Duration = Duration::from_secs(5);
 /// The longest time between two lines.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_secs(30);
 
-/// When a line is due: after 5 s, then ever more rarely.
+/// When a line is due: after 5 s, then ever more rarely, at least every 30 s.
 #[derive(Debug)]
 pub(crate) struct Pace {
     next: Instant,
@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_due_after_5_s_and_then_ever_more_rarely() {
+    fn lines_are_due_after_5_s_and_then_at_least_every_30_s() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         let second = |second| start + Duration::from_secs(second);
-        let due = (0..200).filter(|&at| pace.is_due(second(at)));
-        assert_eq!(due.collect::<Vec<_>>(), [5, 15, 35, 75, 135, 195]);
-        assert_eq!(pace.next(), second(255));
+        let due = (0..130).filter(|&at| pace.is_due(second(at)));
+        assert_eq!(due.collect::<Vec<_>>(), [5, 15, 35, 65, 95, 125]);
+        assert_eq!(pace.next(), second(155));
         assert_eq!(left(second(120), second(5)), "115 s");
     }
 }
