@@ -34,6 +34,16 @@ fn compile(directory: &Path, source: &str, name: &str, options: &[&str]) -> Path
     made
 }
 
+/// What a program writes, on host memory. It must succeed.
+fn run(program: &mut Command) -> [String; 2] {
+    let alone = program.env_clear().env("SPARK_CCL_BACKEND", "host");
+    let output = alone.output().unwrap();
+    let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let status = output.status;
+    assert!(status.success(), "{program:?}: {status:?} {said:?}");
+    said
+}
+
 #[test]
 fn programs_end_whoever_destroys_communicators() {
     if !has(Need::CppCompiler) {
@@ -54,21 +64,8 @@ fn programs_end_whoever_destroys_communicators() {
         ("unloaded", "destroyed\nunloaded\ndestroyed\n"),
         ("forgotten", "unloaded\ndestroyed\n"),
     ] {
-        let output = Command::new(&program)
-            .arg(how)
-            .arg(&plugin)
-            .env_clear()
-            .env("SPARK_CCL_BACKEND", "host")
-            .output()
-            .unwrap();
-        let [stdout, stderr] =
-            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-        assert!(
-            output.status.success(),
-            "{how}: {:?} {stderr}",
-            output.status
-        );
-        assert_eq!((&*stdout, &*stderr), (said, ""), "{how}");
+        let seen = run(Command::new(&program).arg(how).arg(&plugin));
+        assert_eq!(seen, [said, ""], "{how}");
     }
 }
 
@@ -81,18 +78,8 @@ fn static_destructors_may_call_every_function() {
     }
     let directory = tempfile::tempdir().unwrap();
     symlink(library(), directory.path().join("libnccl.so.2")).unwrap();
-    let output = Command::new(compile(directory.path(), "late.cpp", "late", &[]))
-        .env_clear()
-        .env("SPARK_CCL_BACKEND", "host")
-        .output()
-        .unwrap();
-    let [stdout, stderr] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    assert!(
-        output.status.success(),
-        "{:?} {stdout} {stderr}",
-        output.status
-    );
+    let program = compile(directory.path(), "late.cpp", "late", &[]);
+    let [stdout, _] = run(&mut Command::new(program));
     assert!(stdout.ends_with("\nall\n"), "{stdout}");
     let called: BTreeSet<_> = stdout.lines().collect();
     let record = include_str!("../../symbols.txt").lines();
