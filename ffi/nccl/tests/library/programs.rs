@@ -120,6 +120,32 @@ fn ranks_go_on_after_a_death_and_leave_nothing_behind() {
     assert_eq!(ranks[2].status.code(), None, "it was to be killed");
 }
 
+/// The record of a communicator that fails has the limit.
+#[test]
+fn calls_have_no_deadline_unless_a_variable_sets_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "limits");
+    let forty_days = 40 * 24 * 3600 * 1000_u64;
+    for (set, milliseconds) in [(None, forty_days), (Some("7"), 7000)] {
+        let records = directory.path().join(milliseconds.to_string());
+        let output = Command::new(&program)
+            .env_clear()
+            .env("SPARK_CCL_BACKEND", "host")
+            .env("SPARK_CCL_RECORD", &records)
+            .envs(set.map(|seconds| ("SPARK_CCL_TIMEOUT", seconds)))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.stdout, b"right\n", "{said}");
+        for rank in 0..2 {
+            let record = records.join(format!("rank_{rank}.json"));
+            let record = std::fs::read_to_string(record).unwrap();
+            let limit = format!("\"timeout_ms\":{milliseconds},");
+            assert!(record.replace(' ', "").contains(&limit), "{record}");
+        }
+    }
+}
+
 /// Runs the program that makes the library log, and returns the output of both.
 fn listen(program: &Path, variables: &[(&str, &str)]) -> [String; 2] {
     let output = Command::new(program)
