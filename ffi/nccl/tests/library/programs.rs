@@ -326,6 +326,28 @@ fn no_library_is_opened_beside_another_allocator() {
     let fallback = compile_fallback(directory.path(), "fallback.so", &[]);
     let allocator = compile_library(directory.path(), "allocator", "allocator.so", &[]);
     let output = Command::new(&program)
+/// The loader's words are those that users find in the document.
+#[test]
+fn a_library_that_cannot_be_preloaded_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let other = directory.path().join("libspark_nccl.so");
+    let mut bytes = std::fs::read(library()).unwrap();
+    // The processor that the file is for: none has this number.
+    bytes[18..20].fill(0xff);
+    std::fs::write(&other, bytes).unwrap();
+    let mut program = Command::new("true");
+    let output = program.env("LD_PRELOAD", &other).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let explained = include_str!("../../../../docs/troubleshooting.md");
+    for words in [
+        "ERROR: ld.so: object '",
+        "' from LD_PRELOAD cannot be preloaded (",
+    ] {
+        assert!(said.contains(words) && explained.contains(words), "{said}");
+    }
+}
+
         .arg("allocator.so: run it without that")
         .env_clear()
         .env("SPARK_CCL_BACKEND", "host")
