@@ -12,6 +12,7 @@ use spark_ccl::Communicator;
 use spark_ccl_abi::failure::{Failure, Kind};
 use spark_ccl_abi::groups::Progress;
 
+use crate::ending::{Ending, await_at_exit};
 use crate::status::Status;
 use crate::types::{ncclComm_t, ncclUniqueId};
 
@@ -54,7 +55,13 @@ pub(crate) fn real() -> Result<Option<&'static Real>, Failure> {
     // If two threads open it at once, one drops its handle, and the library stays open for the
     // other.
     let real = path.map(Real::open).transpose()?;
-    Ok(REAL.get_or_init(|| real).as_ref())
+    let known = REAL.get_or_init(|| {
+        if real.is_some() {
+            await_at_exit();
+        }
+        real
+    });
+    Ok(known.as_ref())
 }
 
 /// The fallback, if it was opened.
@@ -174,6 +181,7 @@ impl Real {
         // SAFETY: both functions have this type, and `name` is one of them (this function's
         // contract).
         let end = unsafe { self.function::<unsafe extern "C" fn(ncclComm_t) -> c_int>(name) }?;
+        let _ending = Ending::begin();
         // SAFETY: the communicator is one of the fallback, and not used again (this function's
         // contract).
         let ended = unsafe { end(comm) };

@@ -13,6 +13,7 @@ mod collectives;
 mod comm;
 mod config;
 mod connection;
+mod ending;
 pub mod exports;
 mod factors;
 mod fallback;

@@ -10,6 +10,7 @@ use spark_ccl_cuda::{current_device, keep_context};
 use spark_ccl_log::Mutex;
 
 use crate::connection::{Connection, Fresh};
+use crate::ending::Ending;
 use crate::fallback::{Real, opened};
 use crate::types::{ncclComm_t, ncclUniqueId};
 
@@ -98,8 +99,12 @@ impl Shadow {
         if !is_used {
             return;
         }
-        let own = Arc::clone(self);
-        if let Err(error) = spark_ccl_log::spawn("spark-nccl-abort", move || own.end_calls()) {
+        let (own, ending) = (Arc::clone(self), Ending::begin());
+        let end = move || {
+            own.end_calls();
+            drop((own, ending));
+        };
+        if let Err(error) = spark_ccl_log::spawn("spark-nccl-abort", end) {
             spark_ccl_log::warn!("calls within NCCL are not ended by an abort: {error}");
         }
     }

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#if defined HANGS || defined STAYS
+#if defined HANGS || defined STAYS || defined SLOW
 #include <unistd.h>
 #endif
 
@@ -91,8 +91,15 @@ EXPORTED ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 EXPORTED ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+#ifdef SLOW
+    usleep(300000);
+#endif
     tell(*(int *)(void *)comm == 7 ? "aborted" : "aborted another one");
     ends++;
+#ifdef STAYS
+    for (;;)
+        pause();
+#endif
     return ncclSuccess;
 }
 

@@ -4,7 +4,8 @@
  *   hangs FILE RANK SIZE      HOW is abort, deadline, death or leave (of the last rank), failure
  *                             (there); later: its death once nobody waits; finalized: after the
  *                             finalize; end: it waits there in the end; exit: as the program ends;
- *                             use: an abort, while a thread waits there
+ *                             use: an abort, while a thread waits there; quit: the same, and then
+ *                             the program ends at once
  */
 #include "ranks.h"
 
@@ -108,8 +109,9 @@ static void *registers_in_vain(void *of)
     return NULL;
 }
 
-/* Each rank aborts its communicator while a thread waits in the other library with it. */
-static void abort_in_use(atomic_int *hanging, atomic_int *ends)
+/* Each rank aborts its communicator while a thread waits in the other library with it, and then
+ * waits for that, if it does. */
+static void abort_in_use(int waits, atomic_int *hanging, atomic_int *ends)
 {
     char buffer[64];
     ncclWindow_t window;
@@ -120,8 +122,10 @@ static void abort_in_use(atomic_int *hanging, atomic_int *ends)
         pause_briefly();
     }
     SUCCEEDS(ncclCommAbort(comm));
-    require(pthread_join(thread, NULL) == 0, "pthread_join");
-    require(atomic_load(ends) == 1, "its end");
+    if (waits) {
+        require(pthread_join(thread, NULL) == 0, "pthread_join");
+        require(atomic_load(ends) == 1, "its end");
+    }
 }
 
 /* The communicator that is destroyed after the handlers at exit, and how many have ended. */
@@ -199,8 +203,8 @@ int main(int argc, char **argv)
         die_later(dlsym(library, "ends"));
     } else if (strcmp(how, "finalized") == 0 || strcmp(how, "end") == 0) {
         end_a_part(strcmp(how, "finalized") == 0, dlsym(library, "ends"));
-    } else if (strcmp(how, "use") == 0) {
-        abort_in_use(dlsym(library, "hanging"), dlsym(library, "ends"));
+    } else if (strcmp(how, "use") == 0 || strcmp(how, "quit") == 0) {
+        abort_in_use(strcmp(how, "use") == 0, dlsym(library, "hanging"), dlsym(library, "ends"));
     } else if (strcmp(how, "exit") == 0) {
         exit_later(dlsym(library, "ends"));
     } else {

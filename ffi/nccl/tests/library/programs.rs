@@ -253,6 +253,11 @@ fn a_wait_in_the_library_that_is_named_ends() {
     let fails = compile_fallback(directory.path(), "fails.so", &[posix, "-DHANGS=2"]);
     let stays = compile_fallback(directory.path(), "stays.so", &[posix, "-DSTAYS"]);
     let works = compile_fallback(directory.path(), "works.so", &[]);
+    let slow = compile_fallback(
+        directory.path(),
+        "slow.so",
+        &["-D_DEFAULT_SOURCE", "-DSLOW"],
+    );
     for (how, fallback, timeout) in [
         ("abort", &hangs, "120"),
         ("deadline", &hangs, "3"),
@@ -264,6 +269,8 @@ fn a_wait_in_the_library_that_is_named_ends() {
         ("end", &stays, "120"),
         ("exit", &works, "120"),
         ("use", &works, "120"),
+        ("quit", &slow, "120"),
+        ("quit", &stays, "120"),
     ] {
         let variables = [
             ("HOW", Path::new(how)),
@@ -279,7 +286,7 @@ fn a_wait_in_the_library_that_is_named_ends() {
         verify(&ranks[..survivors], 3);
         let last = match how {
             // An orderly end would wait for other ranks.
-            "later" | "finalized" | "use" => "fallback: aborted\n",
+            "later" | "finalized" | "use" | "quit" => "fallback: aborted\n",
             "exit" => "fallback: destroyed\n",
             _ => continue,
         };
@@ -319,13 +326,6 @@ fn libraries_that_cannot_be_used_are_named() {
     }
 }
 
-#[test]
-fn no_library_is_opened_beside_another_allocator() {
-    let directory = tempfile::tempdir().unwrap();
-    let program = compile(directory.path(), "unusable");
-    let fallback = compile_fallback(directory.path(), "fallback.so", &[]);
-    let allocator = compile_library(directory.path(), "allocator", "allocator.so", &[]);
-    let output = Command::new(&program)
 /// The loader's words are those that users find in the document.
 #[test]
 fn a_library_that_cannot_be_preloaded_is_named() {
@@ -348,6 +348,13 @@ fn a_library_that_cannot_be_preloaded_is_named() {
     }
 }
 
+#[test]
+fn no_library_is_opened_beside_another_allocator() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "unusable");
+    let fallback = compile_fallback(directory.path(), "fallback.so", &[]);
+    let allocator = compile_library(directory.path(), "allocator", "allocator.so", &[]);
+    let output = Command::new(&program)
         .arg("allocator.so: run it without that")
         .env_clear()
         .env("SPARK_CCL_BACKEND", "host")
