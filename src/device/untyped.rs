@@ -62,7 +62,9 @@ impl Communicator {
     /// Those of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped). Also
     /// [`Error::Invalid`] for registered memory, for calls that move no data, for addresses that
     /// the driver does not know, and for buffers longer than their memory (which may be mappings of
-    /// one device that follow each other). If a call is invalid, nothing is enqueued.
+    /// one device that follow each other); with [`Backend::Engine`](crate::Backend::Engine), for
+    /// messages of several communicators that need the same memory, too. If a call is invalid,
+    /// nothing is enqueued.
     pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
         let _context = keep_context();
         // SAFETY: the caller keeps each stream, unless it is a default one, until this returns, and

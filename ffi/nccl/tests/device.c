@@ -290,6 +290,26 @@ static void refuse_a_shared_gpu(void)
     }
 }
 
+/* Kernels of two communicators are not ordered: a message may not be sent out of memory where that
+ * of another one arrives, nor may both arrive there. */
+static void refuse_across_communicators(void)
+{
+    ncclComm_t others[RANKS];
+    void *memory = (void *)(uintptr_t)recv[0];
+    SUCCEEDS(ncclCommInitAll(others, RANKS, (int[RANKS]){0}));
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclSend(memory, COUNT, ncclInt32, 1, all[0], streams[0]));
+    SUCCEEDS(ncclRecv((char *)memory + 4, 1, ncclInt32, 1, others[0], streams[0]));
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "another communicator of the group receives");
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclRecv(memory, COUNT, ncclInt32, 1, all[0], streams[0]));
+    SUCCEEDS(ncclRecv((char *)memory + 4, 1, ncclInt32, 1, others[0], streams[0]));
+    FAILS(ncclGroupEnd(), ncclInvalidArgument, "overlap");
+    for (int i = 0; i < RANKS; i++) {
+        SUCCEEDS(ncclCommDestroy(others[i]));
+    }
+}
+
 /* Memory of a GPU is refused by a communicator of host memory. */
 static void refuse_on_the_host(void)
 {
@@ -356,6 +376,7 @@ int main(void)
     ask_little();
     refuse_during_a_capture();
     replay();
+    refuse_across_communicators();
     record_an_event();
     multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,

@@ -423,6 +423,24 @@ static void have_options(void)
     SUCCEEDS(ncclCommAbort(all[1]));
 }
 
+/* What one communicator of a group sends, another one receives over. */
+static void swap_across(void)
+{
+    ncclComm_t up[2], down[2];
+    int32_t words[2] = {1, 2};
+    require(!ncclCommInitAll(up, 2, NULL) && !ncclCommInitAll(down, 2, NULL), "meeting");
+    SUCCEEDS(ncclGroupStart());
+    SUCCEEDS(ncclRecv(&words[1], 1, ncclInt32, 0, up[1], NULL));
+    SUCCEEDS(ncclRecv(&words[0], 1, ncclInt32, 1, down[0], NULL));
+    SUCCEEDS(ncclSend(&words[0], 1, ncclInt32, 1, up[0], NULL));
+    SUCCEEDS(ncclSend(&words[1], 1, ncclInt32, 0, down[1], NULL));
+    SUCCEEDS(ncclGroupEnd());
+    require(words[0] == 2 && words[1] == 1, "a swap");
+    for (int i = 0; i < 2; i++) {
+        require(!ncclCommDestroy(up[i]) && !ncclCommDestroy(down[i]), "ends");
+    }
+}
+
 /* All ranks are in this process. */
 static void threads(void)
 {
@@ -436,6 +454,7 @@ static void threads(void)
     SUCCEEDS(ncclGroupEnd());
     own_reductions(all);
     simulate(all);
+    swap_across();
     for (int i = 0; i < 3; i++) {
         require(sum[i] == 7, "the sum of ranks of this process");
         SUCCEEDS(ncclCommDestroy(all[i]));

@@ -1,6 +1,7 @@
 //! Copies of messages that a receive of the same group writes over: a message may arrive before
 //! another one that is read from the same memory has left.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -126,16 +127,46 @@ pub(super) fn copied(
     Ok(Some(Copies { all, block }))
 }
 
+/// Refuses messages that are sent out of memory where another communicator of the group receives:
+/// nothing orders the kernels of the two, so copies could come too late. Also two that are received
+/// into the same memory. `of_each` has the messages of each communicator.
+pub(super) fn check_across(of_each: &[&[Message]]) -> Result<(), Error> {
+    let of = |way| {
+        let numbered = of_each.iter().enumerate();
+        let all = numbered.flat_map(|(comm, all)| all.iter().map(move |message| (comm, message)));
+        let all: Vec<_> = all.filter(|(_, message)| message.way == way).collect();
+        let parts: Vec<_> = all.iter().map(|(_, message)| part(message)).collect();
+        (all, parts)
+    };
+    let (sends, read) = of(MessageDirection::Send);
+    let (receives, written) = of(MessageDirection::Receive);
+    let overwritten = overwritten(&read, &written)
+        .map_err(|pair| overlap(pair.map(|place| *receives[place].1)))?;
+    for place in overwritten {
+        let (sender, sent) = sends[place];
+        let writes = |&&(receiver, received): &&(usize, &Message)| {
+            let (read, written) = (part(sent), part(received));
+            let meet = written.start < read.end && read.start < written.end;
+            receiver != sender && meet && !written.is_empty()
+        };
+        if let Some((_, received)) = receives.iter().find(writes) {
+            return Err(overwritten_across(sent, received));
+        }
+    }
+    Ok(())
+}
+
+fn part(message: &Message) -> Range<usize> {
+    let start = message.address as usize;
+    start..start + message.bytes as usize
+}
+
 /// The places of the messages that are to be copied, and how many bytes of memory that takes.
 fn overwritten_sends(messages: &[Message]) -> Result<(Vec<usize>, u64), Error> {
     let of = |way| {
         let places = (0..messages.len()).filter(|&place| messages[place].way == way);
         let places: Vec<_> = places.collect();
-        let parts = places.iter().map(|&place| {
-            let Message { address, bytes, .. } = messages[place];
-            address as usize..(address + bytes) as usize
-        });
-        let parts: Vec<_> = parts.collect();
+        let parts: Vec<_> = places.iter().map(|&place| part(&messages[place])).collect();
         (places, parts)
     };
     let (sends, read) = of(MessageDirection::Send);
@@ -168,15 +199,7 @@ fn room_for(message: &Message) -> u64 {
 }
 
 fn overlap(both: [Message; 2]) -> Error {
-    let [one, other] = both.map(|message| {
-        let Message {
-            peer,
-            address,
-            bytes,
-            ..
-        } = message;
-        format!("from rank {peer} ({bytes} bytes at {address:#x})")
-    });
+    let [one, other] = both.map(|message| described(&message));
     Error::Invalid {
         operation: "group",
         problem: format!(
@@ -184,6 +207,32 @@ fn overlap(both: [Message; 2]) -> Error {
              place of its own (send buffers may overlap)"
         ),
     }
+}
+
+fn overwritten_across(sent: &Message, received: &Message) -> Error {
+    let (sent, received) = (described(sent), described(received));
+    Error::Invalid {
+        operation: "group",
+        problem: format!(
+            "the message {sent} is sent out of memory where another communicator of the group \
+             receives the one {received}, and either may come first: receive it into other memory, \
+             or put the messages of each communicator into a group of their own"
+        ),
+    }
+}
+
+fn described(message: &Message) -> String {
+    let Message {
+        peer,
+        address,
+        bytes,
+        ..
+    } = message;
+    let way = match message.way {
+        MessageDirection::Send => "to",
+        MessageDirection::Receive => "from",
+    };
+    format!("{way} rank {peer} ({bytes} bytes at {address:#x})")
 }
 
 #[cfg(test)]
@@ -223,6 +272,23 @@ mod tests {
         let mut apart = [given[1], given[2]];
         let copies = copied(&mut apart, |_| unreachable!("nothing is copied"));
         assert!(copies.unwrap().is_none());
+    }
+
+    #[test]
+    fn communicators_do_not_receive_where_others_send() {
+        use MessageDirection::{Receive, Send};
+        let own = [message(Send, 1000, 300), message(Receive, 1200, 50)];
+        let said = |other| check_across(&[&own, &[other]]).map_err(|error| error.to_string());
+        assert_eq!(said(message(Receive, 1300, 10)), Ok(()));
+        assert_eq!(said(message(Receive, 1100, 0)), Ok(()));
+        assert_eq!(said(message(Send, 1000, 200)), Ok(()));
+        let both = said(message(Receive, 1290, 20)).unwrap_err();
+        for part in ["to rank 1 (300 bytes at 0x3e8)", "(20 bytes at 0x50a)"] {
+            assert!(both.contains(part), "{both}");
+        }
+        assert!(said(message(Send, 1249, 1)).unwrap_err().contains("0x4e1"));
+        let twice = said(message(Receive, 1249, 1)).unwrap_err();
+        assert!(twice.contains("overlap"), "{twice}");
     }
 
     #[test]

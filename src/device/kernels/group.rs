@@ -8,7 +8,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, is_capturing};
 use spark_ccl_gpu::{self as gpu, Call, Message};
 
-use super::copies::{Copies, MessageCopy, copied};
+use super::copies::{Copies, MessageCopy, check_across, copied};
 use super::engine::KernelEngine;
 use super::enqueue::{Admitted, LaunchEnd, Work};
 use crate::device::allocation::new_block;
@@ -25,6 +25,7 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
     let mut kernels = kernels(&admitted);
     kernels.iter().try_for_each(GroupKernel::check)?;
+    check_messages(&kernels)?;
     kernels
         .iter_mut()
         .try_for_each(GroupKernel::copy_messages)?;
@@ -110,6 +111,20 @@ fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<GroupKernel<'a>> {
     }
     collectives.append(&mut passing);
     collectives
+}
+
+/// Refuses messages of several communicators that need the same memory.
+fn check_messages(kernels: &[GroupKernel<'_>]) -> Result<(), Error> {
+    let messages = kernels.iter().filter_map(|kernel| match &kernel.does {
+        Does::Messages(messages, _) => Some(&messages[..]),
+        Does::Collective(_) => None,
+    });
+    let of_each: Vec<_> = messages.collect();
+    // Those of one are copied where others may arrive first.
+    if of_each.len() > 1 {
+        check_across(&of_each)?;
+    }
+    Ok(())
 }
 
 impl<'a> GroupKernel<'a> {
