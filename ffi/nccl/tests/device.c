@@ -48,12 +48,14 @@ static ncclResult_t sendrecv_in_place(int i, cudaStream_t stream)
     return ncclSend(memory, COUNT, ncclInt32, 1 - i, all[i], stream);
 }
 
-static void call_of(int i)
+static void call_by(ncclComm_t *comms, int i)
 {
     const void *from = (const void *)(uintptr_t)send[i];
-    SUCCEEDS(ncclAllReduce(from, (void *)(uintptr_t)recv[i], COUNT, ncclInt32, ncclSum, all[i],
+    SUCCEEDS(ncclAllReduce(from, (void *)(uintptr_t)recv[i], COUNT, ncclInt32, ncclSum, comms[i],
                            STREAM));
 }
+
+static void call_of(int i) { call_by(all, i); }
 
 /* A call asks the driver little: most of its time is the driver's. */
 int fake_asked(void);
@@ -142,6 +144,81 @@ static void replay(void)
         }
     }
     require(cuCtxSetCurrent(NULL) == 0, "no context");
+}
+
+/* A graph that is launched after the other rank has left waits for that one no longer. */
+static void launch_late(void)
+{
+    enum { RELAXED = 2 };
+    void *graph, *launched;
+    ncclResult_t state = ncclSuccess;
+    ncclComm_t own[RANKS];
+    SUCCEEDS(ncclCommInitAll(own, size, (int[RANKS]){0}));
+    call_by(own, 0);
+    call_by(own, 1);
+    sees(1, 5, 20, "a call before a capture");
+    require(cuCtxSetCurrent(context) == 0, "a context");
+    require(cuStreamSynchronize(streams[0]) == 0, "a call before a capture");
+    require(cuStreamBeginCapture_v2(streams[0], RELAXED) == 0, "a capture");
+    call_by(own, 0);
+    require(cuStreamEndCapture(streams[0], &graph) == 0, "a graph");
+    require(cuGraphInstantiateWithFlags(&launched, graph, 0) == 0, "a graph");
+    SUCCEEDS(ncclCommDestroy(own[1]));
+    SUCCEEDS(ncclCommGetAsyncError(own[0], &state));
+    require(state == ncclSuccess, "the state of a rank in no call");
+    require(cuGraphLaunch(launched, streams[0]) == 0, "a launch");
+    while (state == ncclSuccess) {
+        pause_briefly();
+        SUCCEEDS(ncclCommGetAsyncError(own[0], &state));
+    }
+    require(state == ncclRemoteError, "the state after a launch");
+    require(strstr(ncclGetLastError(NULL), "left the communicator") != NULL, "who has left");
+    require(cuStreamSynchronize(streams[0]) == 0, "the end of a launch");
+    require(cuGraphExecDestroy(launched) == 0 && cuGraphDestroy(graph) == 0, "a graph");
+    require(cuCtxSetCurrent(NULL) == 0, "no context");
+    SUCCEEDS(ncclCommAbort(own[0]));
+}
+
+/* Memory is what the driver knows at each call: freed memory is refused, and memory that is
+ * allocated again, at the same address or another, is as long as it is now. */
+static void reallocate(void)
+{
+    enum { SHORT = COUNT / 10 };
+    for (int round = 0; round < 6; round++) {
+        int own = round % 2, count = round % 4 < 2 ? COUNT : SHORT;
+        void *memory = NULL;
+        CUdeviceptr other = 0;
+        require(cuCtxSetCurrent(context) == 0, "a context");
+        if (own) {
+            SUCCEEDS(ncclMemAlloc(&memory, 4 * (size_t)count));
+        } else {
+            require(cuMemAlloc_v2(&other, 4 * (size_t)count) == 0, "memory");
+            memory = (void *)(uintptr_t)other;
+        }
+        require(cuCtxSetCurrent(NULL) == 0, "no context");
+#define CALL(i, count, to)                                                                         \
+    ncclAllReduce((void *)(uintptr_t)send[i], to, (size_t)(count), ncclInt32, ncclSum, all[i],     \
+                  streams[i])
+        SUCCEEDS(CALL(0, count, memory));
+        SUCCEEDS(CALL(1, count, (void *)(uintptr_t)recv[1]));
+        sees(1, SHORT - 1, 10 + 2 * (SHORT - 1), "a call with memory that is new");
+        require(cuCtxSetCurrent(context) == 0, "a context");
+        require(cuMemcpyDtoHAsync_v2(seen, (uintptr_t)memory, 4 * (size_t)count, streams[0]) == 0 &&
+                    cuStreamSynchronize(streams[0]) == 0,
+                "a copy");
+        require(seen[count - 1] == 10 + 2 * (count - 1), "a call into memory that is new");
+        if (count == SHORT && !own) {
+            FAILS(CALL(0, COUNT, memory), ncclInvalidArgument, "the memory there only 400");
+        }
+        if (own) {
+            SUCCEEDS(ncclMemFree(memory));
+        } else {
+            require(cuMemFree_v2(other) == 0, "memory");
+        }
+        require(cuCtxSetCurrent(NULL) == 0, "no context");
+        FAILS(CALL(0, 1, memory), ncclInvalidArgument, "is no memory that the driver");
+#undef CALL
+    }
 }
 
 /* The event of a call occurs once the call has run. */
@@ -375,8 +452,11 @@ int main(void)
     FAILS(ncclGroupEnd(), ncclInvalidArgument, "overlap");
     ask_little();
     refuse_during_a_capture();
+    /* Nothing is captured once a communicator ends, which has the driver wait for all. */
     replay();
+    launch_late();
     refuse_across_communicators();
+    reallocate();
     record_an_event();
     multiply();
     FAILS(ncclAllReduce(seen, seen, 1, ncclInt32, ncclSum, comm, NULL), ncclInvalidArgument,
