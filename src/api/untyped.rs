@@ -56,7 +56,7 @@ struct Kept {
 }
 
 /// Elements from an address on.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Memory {
     start: *mut u8,
     len: usize,

@@ -70,18 +70,21 @@ impl Communicator {
         // SAFETY: the caller keeps each stream, unless it is a default one, until this returns, and
         // `_asked` is dropped before that.
         let _asked = unsafe { one_call(calls.iter().map(|call| call.stream)) };
-        let prepared = calls.iter().map(|call| {
-            // SAFETY: the caller keeps each stream, unless it is a default one, until this returns,
-            // and `prepared` is dropped before that.
-            unsafe { Prepared::new(call) }
-        });
+        // SAFETY: the caller keeps each stream, unless it is a default one, until this returns, and
+        // the prepared calls are dropped before that.
+        let prepare = |call| unsafe { Prepared::new(call) };
+        if let [alone] = calls {
+            let alone = prepare(alone)?;
+            let enqueued = alone.engine.enqueue(&alone.task, alone.stream.inner());
+            return enqueued.and(alone.join());
+        }
+        let prepared = calls.iter().map(prepare);
         let prepared = prepared.collect::<Result<Vec<_>, Error>>()?;
         let tasks: Vec<_> = prepared.iter().map(Prepared::task).collect();
-        let enqueued = match &tasks[..] {
-            [] => return Ok(()),
-            [alone] => alone.engine.enqueue(&alone.task, alone.stream),
-            [first, ..] => first.engine.enqueue_together(&tasks),
+        let Some(first) = tasks.first() else {
+            return Ok(());
         };
+        let enqueued = first.engine.enqueue_together(&tasks);
         // Some calls may run although another failed; the user's streams wait for them.
         prepared
             .iter()

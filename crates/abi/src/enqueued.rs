@@ -44,23 +44,30 @@ impl Enqueued {
         (self.comm, self.call)
     }
 
+    fn device_call(&self) -> DeviceCall<'_> {
+        DeviceCall {
+            comm: self.comm.inner(),
+            call: &self.call,
+            stream: self.stream,
+        }
+    }
+
     /// Enqueues calls that start together, and then records their events.
     ///
     /// # Errors
     /// Those of [`enqueue_untyped`](Communicator::enqueue_untyped).
     pub fn enqueue(calls: &[Self]) -> Result<(), Failure> {
-        let device_calls: Vec<_> = calls
-            .iter()
-            .map(|own| DeviceCall {
-                comm: own.comm.inner(),
-                call: &own.call,
-                stream: own.stream,
-            })
-            .collect();
-        // SAFETY: the caller of `new` keeps each stream, unless it is a default one, until its
-        // `Enqueued` is dropped, and these are borrowed here. That caller also keeps the buffers,
-        // and all other uses of them away, until the calls have run.
-        let enqueued = unsafe { Communicator::enqueue_untyped(&device_calls) };
+        let enqueue = |calls: &[DeviceCall<'_>]| {
+            // SAFETY: the caller of `new` keeps each stream, unless it is a default one, until its
+            // `Enqueued` is dropped, and these are borrowed here. That caller also keeps the
+            // buffers, and all other uses of them away, until the calls have run.
+            unsafe { Communicator::enqueue_untyped(calls) }
+        };
+        let enqueued = match calls {
+            // Without an allocation.
+            [alone] => enqueue(&[alone.device_call()]),
+            _ => enqueue(&calls.iter().map(Self::device_call).collect::<Vec<_>>()),
+        };
         enqueued.map_err(|error| explain(calls, error.into()))?;
         for own in calls.iter().filter(|own| !own.event.is_null()) {
             // SAFETY: the caller of `new` passed an event of the communicator's device. It lives

@@ -62,15 +62,24 @@ int fake_asked(void);
 
 static void ask_little(void)
 {
-    enum { CALLS = 10 };
+    enum { CALLS = 10, OF_STREAM = 2, OF_BUFFER = 2 };
     require(cuCtxSetCurrent(context) == 0, "a context");
     for (int of = 0; of < 1 + CALLS; of++) {
         int before = fake_asked();
         for (int i = 0; i < RANKS; i++) {
             call_of(i);
         }
-        /* Whether the stream captures, and its number. */
-        require(of == 0 || fake_asked() - before == 2 * RANKS, "questions of a call");
+        /* Whether the stream captures, and its number; of which device each buffer is, and how
+         * long. */
+        int asked = fake_asked() - before, each = OF_STREAM + 2 * OF_BUFFER;
+        require(of == 0 || asked == each * RANKS, "questions of a call");
+        before = fake_asked();
+        for (int i = 0; i < RANKS; i++) {
+            void *memory = (void *)(uintptr_t)recv[i];
+            SUCCEEDS(ncclAllReduce(memory, memory, COUNT, ncclInt32, ncclMax, all[i], STREAM));
+        }
+        asked = fake_asked() - before;
+        require(asked == (OF_STREAM + OF_BUFFER) * RANKS, "questions of a call in place");
     }
     require(cuCtxSetCurrent(NULL) == 0, "no context");
     sees(1, 5, 20, "calls that ask little");

@@ -37,11 +37,13 @@ impl UntypedCall {
         } else {
             ("send", "receive")
         };
-        let regions = (
-            self.region(input, self.input, &place)?,
-            self.region(output, self.output, &place)?,
-        );
-        Ok((spec, regions))
+        let first = self.region(input, self.input, &place)?;
+        let second = if self.spec.in_place && self.input == self.output {
+            first.clone()
+        } else {
+            self.region(output, self.output, &place)?
+        };
+        Ok((spec, (first, second)))
     }
 
     /// Names what was set although the operation does not have it.

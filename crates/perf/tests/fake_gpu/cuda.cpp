@@ -259,7 +259,7 @@ static auto memory_of(uint64_t address) {
 }
 int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
     Guard guard(everything);
-    auto found = memory_of(address);
+    auto found = (asked++, memory_of(address));
     if (found == memories.end()) return INVALID_VALUE;
     int of = attribute == 2 ? 2 : attribute == 8 ? 0 : found->second.second; // Type, managed.
     return *static_cast<int *>(value) = of, SUCCESS;
@@ -267,7 +267,7 @@ int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
 // Of mapped memory, one mapping.
 int cuMemGetAddressRange_v2(uint64_t *start, size_t *bytes, uint64_t address) {
     Guard guard(everything);
-    auto found = memory_of(address);
+    auto found = (asked++, memory_of(address));
     if (found == memories.end()) return NOT_FOUND;
     return *start = found->first, *bytes = found->second.first - found->first, SUCCESS;
 }

@@ -81,7 +81,7 @@ using Guard = std::lock_guard<std::recursive_mutex>;
 // The device of this thread's current context; NO_DEVICE_IS_CURRENT without one.
 enum { NO_DEVICE_IS_CURRENT = -1 };
 extern thread_local int current;
-// For tests: how often this thread has set its context or asked about a stream.
+// For tests: how often this thread has set its context, or asked about a stream or an address.
 extern thread_local int asked;
 // The major number of the GPUs' compute capability.
 extern std::atomic<int> generation;
