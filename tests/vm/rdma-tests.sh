@@ -15,9 +15,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# Layouts of the rails (`kernel`: those of `wire`, on another kernel; `tools`: those of `wire`, apart
-# since both take minutes), the folder of a package, and words: tests with one of them in their name;
-# without words, all its tests. Tests that do not depend on the layout run once.
+# Layouts of the rails (`kernel`: those of `wire`, on another kernel; `tools`: those of `wire`,
+# apart since both take minutes), the folder of a package, and words: tests with one of them in
+# their name; without words, all its tests. Tests that do not depend on the layout run once.
 suites='one,wire,link-local,kernel crates/verbs
 wire crates/transport rdma::link
 kernel crates/transport rdma::link::tests::a_link rdma::link::tests::lending failover::loss
