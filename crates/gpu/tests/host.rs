@@ -7,6 +7,7 @@ mod oracle;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::thread;
 
 use libloading::Library;
 use spark_ccl_testing::{Need, has, scramble};
@@ -55,9 +56,13 @@ fn threads(built: &'static OnceLock<Built>, source: &str) -> Option<&'static Bui
     has(Need::CppCompiler).then(|| built.get_or_init(compile))
 }
 
-/// The same by what passes data through pinned memory.
-fn through_the_host(arguments: &[String]) -> Vec<String> {
-    [&["pinned".into()], arguments].concat()
+/// Runs a program, and beside it the same by what passes data through pinned memory: both mostly
+/// wait.
+fn run_both(program: &Built, arguments: &[String]) {
+    thread::scope(|scope| {
+        scope.spawn(|| program.run(&[&["pinned".into()], arguments].concat()));
+        program.run(arguments);
+    });
 }
 
 /// As many, or fewer for ranks that are more than this machine has processors for: their threads
@@ -89,8 +94,7 @@ fn operations_are_right_if_any_rank_is_late() {
             let seed = (seed + 10 * ranks).to_string();
             let rounds = rounds(60, ranks);
             let arguments = [seed, ranks.to_string(), rounds, first_round.to_string()];
-            program.run(&arguments);
-            program.run(&through_the_host(&arguments));
+            run_both(program, &arguments);
         }
     }
 }
@@ -100,17 +104,25 @@ fn waits_end_and_name_the_peer() {
     let Some(program) = protocol() else {
         return;
     };
-    for way in ["late", "shorter", "abort", "ended"] {
-        program.run(&[way.into()]);
-        program.run(&through_the_host(&[way.into()]));
+    for way in ["late", "shorter"] {
+        run_both(program, &[way.into()]);
+    }
+}
+
+#[test]
+fn waits_are_ended_by_a_program() {
+    let Some(program) = protocol() else {
+        return;
+    };
+    for way in ["abort", "ended"] {
+        run_both(program, &[way.into()]);
     }
 }
 
 #[test]
 fn ranks_that_do_not_agree_know_it() {
     if let Some(program) = protocol() {
-        program.run(&["mismatch".into()]);
-        program.run(&through_the_host(&["mismatch".into()]));
+        run_both(program, &["mismatch".into()]);
     }
 }
 
