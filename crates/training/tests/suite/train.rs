@@ -279,50 +279,57 @@ fn ranks_go_on_from_the_last_checkpoint_when_one_is_killed() {
 /// Rank 0 of three, which writes and prints most, is stopped after some steps, or while a
 /// checkpoint is being written, and never wakes up. The others give up waiting, and go on without
 /// it.
-#[test]
-fn ranks_go_on_from_the_last_checkpoint_when_rank_0_stops() {
+fn go_on_without_rank_0(in_writing: bool) {
     let folder = tempfile::tempdir().unwrap();
     let text = text(folder.path());
     let arguments = ["steps=500", &text, "sharded=1"];
     let alone = alone(&arguments);
-    for in_writing in [false, true] {
-        let checkpoints = folder.path().join(in_writing.to_string());
-        let at = format!("folder={}", checkpoints.display());
-        // How long calls wait for a rank that is there, and `recover` for its answer. That of ranks
-        // that live, too, so it is long for a busy machine.
-        let soon = [("SPARK_CCL_TIMEOUT", "20"), ("SPARK_CCL_LOST_AFTER", "10")];
-        let mut ranks = Ranks::start_with(3, &[&arguments[..], &[&at]].concat(), &soon);
-        wait_until(|| last_step(&checkpoints) >= 5, "no checkpoint");
-        let is_writing = || !names(&checkpoints, ".writing-").is_empty();
-        loop {
-            wait_until(|| !in_writing || is_writing(), "nothing is written");
-            ranks.stop(0);
-            if !in_writing || is_writing() {
-                break;
-            }
-            // It ended what it wrote before it stood.
-            ranks.wake(0);
+    let checkpoints = folder.path().join("checkpoints");
+    let at = format!("folder={}", checkpoints.display());
+    // How long calls wait for a rank that is there, and `recover` for its answer. That of ranks
+    // that live, too, so it is long for a busy machine.
+    let soon = [("SPARK_CCL_TIMEOUT", "20"), ("SPARK_CCL_LOST_AFTER", "10")];
+    let mut ranks = Ranks::start_with(3, &[&arguments[..], &[&at]].concat(), &soon);
+    wait_until(|| last_step(&checkpoints) >= 5, "no checkpoint");
+    let is_writing = || !names(&checkpoints, ".writing-").is_empty();
+    loop {
+        wait_until(|| !in_writing || is_writing(), "nothing is written");
+        ranks.stop(0);
+        if !in_writing || is_writing() {
+            break;
         }
-        // Rank 0 gives checkpoints their names, so this stays so until the others go on alone.
-        assert!(last_step(&checkpoints) < 500, "it stopped too late");
-        wait_until(|| last_step(&checkpoints) == 500, "they do not go on");
-        let before = ranks.kill(0);
-        let outputs = ranks.outputs();
-        assert!(outputs.iter().all(|it| it.status.success()), "{outputs:?}");
-        let [said, printed] = [&outputs[0].stderr, &outputs[0].stdout]
-            .map(|it| String::from_utf8_lossy(it).into_owned());
-        assert!(
-            said.contains("rank 0 ") && said.contains("going on"),
-            "{said}"
-        );
-        assert!(printed.contains("2 ranks, "), "{printed}");
-        assert_alike(&losses(&(before + &printed)), &alone);
+        // It ended what it wrote before it stood.
+        ranks.wake(0);
     }
+    // Rank 0 gives checkpoints their names, so this stays so until the others go on alone.
+    assert!(last_step(&checkpoints) < 500, "it stopped too late");
+    wait_until(|| last_step(&checkpoints) == 500, "they do not go on");
+    let before = ranks.kill(0);
+    let outputs = ranks.outputs();
+    assert!(outputs.iter().all(|it| it.status.success()), "{outputs:?}");
+    let [said, printed] =
+        [&outputs[0].stderr, &outputs[0].stdout].map(|it| String::from_utf8_lossy(it).into_owned());
+    assert!(
+        said.contains("rank 0 ") && said.contains("going on"),
+        "{said}"
+    );
+    assert!(printed.contains("2 ranks, "), "{printed}");
+    assert_alike(&losses(&(before + &printed)), &alone);
+}
+
+#[test]
+fn ranks_go_on_from_the_last_checkpoint_when_rank_0_stops() {
+    go_on_without_rank_0(false);
+}
+
+#[test]
+fn ranks_go_on_from_the_last_checkpoint_when_rank_0_stops_in_writing() {
+    go_on_without_rank_0(true);
 }
 
 /// The times are a promise, which a busy machine may break.
 #[test]
-#[ignore = "a campaign: half a minute; prints how long ranks took to go on"]
+#[ignore = "half a minute, on a machine that does nothing else; .ci/full runs it"]
 fn ranks_go_on_within_ten_seconds() {
     let took = kill_ranks(10, 200);
     println!("from each kill to a new checkpoint of the ranks that are left: {took:?}");
