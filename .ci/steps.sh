@@ -1,4 +1,5 @@
-# Sourced by the scripts of this folder: runs steps one after another, or in the background.
+# Sourced by the scripts of this folder, and of tests: runs steps one after another, or in the
+# background.
 
 # The output of each step, and of each function that `beside` has started; in `times` a line for
 # each step that has ended, its seconds and its name; in `failures` what failed steps said.

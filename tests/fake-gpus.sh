@@ -6,74 +6,133 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
+. .ci/steps.sh
 
-libraries=$(mktemp -d)
-trap 'rm -r "$libraries"' EXIT
+arguments=("$@")
+# The steps' folder, which they remove.
+libraries=$output/libraries
+mkdir "$libraries" "$libraries/own"
 fake_gpus "$libraries"
-export SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus
-on_fakes() {
-    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS="${FAKE_GPUS:-2}" "$@" </dev/null
-}
-# With the features of the workspace's tests, nothing is built anew.
-test_programs --workspace --test gpu --test staged --test kernels >"$libraries/programs"
-while IFS=$'\t' read -r todo name folder program; do
-    [ "$todo $folder" = "run $PWD" ] || continue
-    # Threads act as the kernels between GPUs. The ranks share a GPU, as two fake ones are of
-    # different models.
-    if [ "$name" = kernels ]; then
-        FAKE_GPUS=1 on_fakes "$program" -q all_take_the_kernels means_are that_cannot_map
-    else
-        on_fakes "$program" -q "$@"
-    fi
-    # Once more on memory of the host, on which calls are not staged; messages always are.
-    [ "$name" != staged ] ||
-        SPARK_CCL_GPU_PINNED=1 on_fakes "$program" -q --skip messages:: --skip by_mail:: --skip unstaged:: "$@"
-    # By pieces, as over links between hosts: what ends calls, and what does not.
-    [ "$name" != staged ] ||
-        SPARK_CCL_TEST_GPU_PROTOCOL=proxy on_fakes "$program" -q by_host:: by_mail:: messages:: \
-            ways:: failures:: processes:: announced:: "$@"
-    # And over fake RDMA devices, which belong to one process. How calls fail does not depend on
-    # the links.
-    over_devices() {
-        SPARK_CCL_TEST_RDMA_SEED=$RANDOM on_fakes "$program" -q "$@"
-    }
-    [ "$name" != staged ] ||
-        over_devices --skip processes:: --skip failures:: --skip unstaged:: --skip on_gpus:: \
-            --skip the_data_of_a_process_that_has_exited "$@"
-    # The same devices write slots into the GPUs' memory, where GPUs order that.
-    [ "$name" != staged ] ||
-        FAKE_GENERATION=9 SPARK_CCL_TEST_GPU_PROTOCOL=proxy over_devices by_slots:: by_host:: \
-            roots:: collectives:: graphs:: mail:: messages:: late:: \
-            --skip the_data_of_a_process_that_has_exited "$@"
-done <"$libraries/programs"
-test_programs --workspace --lib >"$libraries/programs"
-cuda=$(awk -F'\t' '$2 == "spark_ccl_cuda" { print $4 }' "$libraries/programs")
-(cd crates/cuda && on_fakes "$cuda" -q "$@")
-# The C interface, with threads as ranks: all fakes belong to one process.
+# With the features of the workspace's tests, nothing is built anew. The C interface is a library
+# that `cargo test` alone does not build.
+test_programs --workspace --lib --test gpu --test staged --test kernels >"$libraries/programs"
 cargo build --workspace --lib --test c_program
-target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
-for name in libspark_ccl.so libspark_ccl.so.0; do
-    ln -s "$target/debug/libspark_ccl.so" "$libraries/$name"
-done
-for program in device context; do
-    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror \
-        -Iffi/include "ffi/tests/$program.c" -o "$libraries/$program" \
-        -L "$libraries" -lspark_ccl -lcuda
-done
-for ranks in 1 2 3; do
-    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=$ranks SPARK_CCL_BACKEND=nccl SPARK_CCL_TUNING=off \
-        "$libraries/device" threads "$ranks" 2>/dev/null
-done
-for backend in nccl engine; do
-    on_fakes env SPARK_CCL_BACKEND=$backend SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 \
-        SPARK_CCL_RANK=0 SPARK_CCL_SIZE=1 "$libraries/context"
-done
+target=$(cargo metadata --format-version 1 --no-deps |
+    sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/debug
+export SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus
+# As in tests/run.sh.
+export SPARK_CCL_TUNING=off
+[ "$(nproc)" -ge 4 ] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
+# The fake NCCL counts.
+unset SPARK_CCL_NCCL_LIBRARY
+
+# built NAME FOLDER: a test program of the package in this folder.
+built() {
+    awk -F'\t' -v name="$1" -v folder="$2" \
+        '$1 == "run" && $2 == name && $3 == folder { print $4 }' "$libraries/programs"
+}
+gpu=$(built gpu "$PWD")
+staged=$(built staged "$PWD")
+kernels=$(built kernels "$PWD")
+cuda=$(built spark_ccl_cuda "$PWD/crates/cuda")
+
+on_fakes() {
+    LD_LIBRARY_PATH=$libraries FAKE_GPUS=${FAKE_GPUS:-2} "$@" </dev/null
+}
+
+# tests PROGRAM [ARGUMENT...]: those of a program that the script's arguments choose.
+tests() {
+    on_fakes "$@" -q ${arguments[@]+"${arguments[@]}"}
+}
+
+# Fake RDMA devices belong to one process.
+over_devices() {
+    SPARK_CCL_TEST_RDMA_SEED=$RANDOM tests "$staged" \
+        --skip processes:: --skip the_data_of_a_process_that_has_exited "$@"
+}
+
+# Tests wait most of their time: for ranks that are stopped, or for limits. So these four run side
+# by side.
+
+own_memory() {
+    step "Device memory, staged" tests "$staged"
+}
+
+# On memory of the host, on which calls are not staged; messages always are.
+pinned_memory() {
+    SPARK_CCL_GPU_PINNED=1 step "Device memory that is the host's" tests "$staged" \
+        --skip messages:: --skip by_mail:: --skip unstaged::
+}
+
+# By pieces, as over links between hosts: what ends calls, and what does not.
+pieces() {
+    SPARK_CCL_TEST_GPU_PROTOCOL=proxy step "Device memory by pieces" tests "$staged" \
+        by_host:: by_mail:: messages:: ways:: failures:: processes:: announced::
+}
+
+devices() {
+    # How calls fail does not depend on the links.
+    step "Device memory over RDMA" over_devices \
+        --skip failures:: --skip unstaged:: --skip on_gpus::
+    # The same devices write slots into the GPUs' memory, where GPUs order that.
+    FAKE_GENERATION=9 SPARK_CCL_TEST_GPU_PROTOCOL=proxy step "Slots over RDMA" over_devices \
+        by_slots:: by_host:: roots:: collectives:: graphs:: mail:: messages:: late::
+}
+
+# Test programs run in their package's folder.
+cuda_driver() {
+    (cd crates/cuda && tests "$cuda")
+}
+
+# compiled OPTION...: a program in C.
+compiled() {
+    cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror "$@"
+}
+
+# The C interface, with threads as ranks: all fakes belong to one process.
+c_interface() {
+    local name program ranks backend
+    for name in libspark_ccl.so libspark_ccl.so.0; do
+        ln -s "$target/libspark_ccl.so" "$libraries/$name" || return
+    done
+    for program in device context; do
+        compiled -Iffi/include "ffi/tests/$program.c" -o "$libraries/$program" \
+            -L "$libraries" -lspark_ccl -lcuda || return
+    done
+    for ranks in 1 2 3; do
+        FAKE_GPUS=$ranks SPARK_CCL_BACKEND=nccl \
+            on_fakes "$libraries/device" threads "$ranks" 2>/dev/null || return
+    done
+    for backend in nccl engine; do
+        SPARK_CCL_BACKEND=$backend SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 \
+            SPARK_CCL_RANK=0 SPARK_CCL_SIZE=1 on_fakes "$libraries/context" || return
+    done
+}
+
 # NCCL's ABI on our kernels. Its library has the name of the fake NCCL, which is not used here.
-mkdir "$libraries/own"
-ln -s "$target/debug/libspark_nccl.so" "$libraries/own/libnccl.so.2"
-cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror \
-    ffi/nccl/tests/device.c -o "$libraries/own/device" \
-    "$libraries/own/libnccl.so.2" -L "$libraries" -lcuda
-env LD_LIBRARY_PATH="$libraries/own:$libraries" FAKE_GPUS=1 SPARK_CCL_SHARE_GPU=1 \
-    SPARK_CCL_TUNING=off SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 \
-    "$libraries/own/device"
+nccl_interface() {
+    local own=$libraries/own
+    ln -s "$target/libspark_nccl.so" "$own/libnccl.so.2" &&
+        compiled ffi/nccl/tests/device.c -o "$own/device" \
+            "$own/libnccl.so.2" -L "$libraries" -lcuda &&
+        LD_LIBRARY_PATH=$own:$libraries FAKE_GPUS=1 SPARK_CCL_SHARE_GPU=1 \
+            SPARK_CCL_GPU_PROTOCOL=proxy SPARK_CCL_GPU_PINNED=1 "$own/device"
+}
+
+beside own_memory
+beside pinned_memory
+beside pieces
+beside devices
+step "NCCL on fake GPUs" tests "$gpu"
+# Threads act as the kernels between GPUs. The ranks share a GPU, as two fake ones are of different
+# models.
+FAKE_GPUS=1 step "Kernels between GPUs" on_fakes \
+    "$kernels" -q all_take_the_kernels means_are that_cannot_map
+step "CUDA's driver" cuda_driver
+step "The interface of C" c_interface
+step "NCCL's interface" nccl_interface
+finish own_memory
+finish pinned_memory
+finish pieces
+finish devices
+all_passed
