@@ -193,11 +193,19 @@ impl MemberRecord {
 
     /// The wait that it is in. `finished` is the last collective that it has finished.
     pub(crate) fn wait(&self, finished: u64, now: Instant) -> Option<Wait> {
-        let waits = [self.waiting, self.waiting_on_device];
-        waits
-            .iter()
-            .flatten()
-            .find_map(|waiting| waiting.told(finished, now))
+        let mut waits = self.waits();
+        waits.find_map(|waiting| waiting.told(finished, now))
+    }
+
+    /// Like [`wait`](Self::wait), if it was announced after `start`: a message that has arrived
+    /// since its wait was announced is not known as such.
+    pub(crate) fn wait_after(&self, start: Instant, finished: u64, now: Instant) -> Option<Wait> {
+        let mut waits = self.waits().filter(|waiting| waiting.at >= start);
+        waits.find_map(|waiting| waiting.told(finished, now))
+    }
+
+    fn waits(&self) -> impl Iterator<Item = Waiting> {
+        [self.waiting, self.waiting_on_device].into_iter().flatten()
     }
 
     /// How long ago anything was heard of it.
@@ -246,8 +254,7 @@ impl MemberRecord {
 
     /// The operation that it was last known to be in.
     pub(crate) fn last(&self) -> Option<Operation> {
-        let waits = [self.waiting, self.waiting_on_device];
-        let latest = waits.into_iter().flatten().max_by_key(|waiting| waiting.at);
+        let latest = self.waits().max_by_key(|waiting| waiting.at);
         latest.map(|waiting| waiting.operation).or(self.entered)
     }
 
@@ -278,6 +285,25 @@ mod tests {
         for on_device in [DEVICE_MARK | 3, POINT_TO_POINT_MARK | DEVICE_MARK | 3] {
             assert_wait_is_apart(on_device);
         }
+    }
+
+    #[test]
+    fn a_wait_that_was_announced_before_is_left_out() {
+        let (mut record, before) = (MemberRecord::default(), Instant::now());
+        let at = before + Duration::from_millis(1);
+        let sequence = POINT_TO_POINT_MARK | 3;
+        let progress = Progress {
+            context: 1,
+            finished: 0,
+            sequence,
+            signature: [0; 2],
+            waiting: Some(WaitingFor::Rank(2)),
+        };
+        record.update(&progress, at);
+        let after = at + Duration::from_millis(1);
+        let told = |start| record.wait_after(start, 0, after).map(|wait| wait.sequence);
+        assert_eq!([told(before), told(at)], [Some(sequence); 2]);
+        assert_eq!(told(after), None);
     }
 
     fn assert_wait_is_apart(on_device: u64) {

@@ -13,7 +13,7 @@ use crate::leave::Leave;
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
 use crate::proposal::Proposal;
-use crate::standing::{Answer, KINDS};
+use crate::standing::{Answer, KINDS, Wait};
 use crate::topology::neighbours;
 use crate::view::View;
 use crate::wire::{LateReport, Notice, Progress, WaitingFor};
@@ -185,6 +185,12 @@ impl MemberTable {
             waits: record.and_then(|record| record.wait(own.finished, now)),
             calls: calls.map_or([0; KINDS], |calls| calls()),
         }
+    }
+
+    /// The wait that this member has announced after `start`, and is in.
+    pub(crate) fn own_wait(&self, start: Instant, now: Instant) -> Option<Wait> {
+        let record = self.heard.get(self.view.me.rank)?;
+        record.wait_after(start, self.own().finished, now)
     }
 
     /// Records how far a member says it is.

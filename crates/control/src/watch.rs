@@ -169,19 +169,24 @@ impl Watch {
             .with(|state| state.announce(context, sequence, signature, waiting, Instant::now()));
     }
 
-    /// Announces here, too, what this rank waits for in a part of a call: `part` is another
-    /// communicator of the same ranks. `whole` makes the number and the signature of the call from
-    /// those of the part. Does nothing if the part's wait was not announced or is over.
-    pub fn announce_part(&self, part: &Self, whole: impl FnOnce(u64, [u64; 2]) -> (u64, [u64; 2])) {
-        self.monitor.with(|state| {
+    /// Announces here, too, a wait of this rank that it has announced after `start` in a part of a
+    /// call: `part` is another communicator of the same ranks. `whole` makes the number and the
+    /// signature of the call from those of the part. Returns false if there is none.
+    pub fn announce_part(
+        &self,
+        part: &Self,
+        start: Instant,
+        whole: impl FnOnce(u64, [u64; 2]) -> (u64, [u64; 2]),
+    ) -> bool {
+        let announced = self.monitor.with(|state| {
             let now = Instant::now();
-            let table = state.table(part.view.context)?;
-            let wait = table.answer(now).waits?;
+            let wait = state.table(part.view.context)?.own_wait(start, now)?;
             let waiting = wait.for_rank.map_or(WaitingFor::Anyone, WaitingFor::Rank);
             let (sequence, signature) = whole(wait.sequence, wait.signature);
             state.announce(self.view.context, sequence, signature, waiting, now);
             Some(())
         });
+        announced.flatten().is_some()
     }
 
     /// The ranks that have neither finished collective `sequence` nor announced within `window`

@@ -161,6 +161,7 @@ impl Exchange {
         if !self.stall.is_to_be_told([begun, self.slots.passed()], now) {
             return;
         }
+        self.stall.is_told(now);
         if let Some(mail) = mail {
             // A stream waits, and not the thread that makes host calls.
             let sequence = POINT_TO_POINT_MARK | DEVICE_MARK | mail.number;

@@ -16,7 +16,7 @@ use piece_memory::PieceMemory;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Slots, Stage};
 
-use super::exchange::Exchange;
+use super::exchange::{Exchange, Others};
 use super::proxy_queue::{ProxyQueue, Use};
 use super::stall::Stall;
 use crate::api::communicator::Communicator;
@@ -104,11 +104,20 @@ impl ProxyWork {
         if let Some(exchange) = &mut self.exchange {
             exchange.announce(now, &others, &self.parent);
         }
-        let passed = [self.operations.done(), self.messages.done()];
-        if self.are_in_flight() && self.stall.is_to_be_told(passed, now) {
-            // The host engine tells of pieces, but in the carrier's name, which nobody asks for.
-            let carrier = &self.carrier.inner.watch;
-            self.parent.announce_part(carrier, |sequence, words| {
+        self.announce_pieces(now, &others);
+    }
+
+    /// The host engine tells of pieces, but in the carrier's name, which nobody asks for.
+    fn announce_pieces(&mut self, now: Instant, others: &Others) {
+        let begun = [self.operations.pieces(), self.messages.pieces()];
+        if !self.are_in_flight() || !self.stall.is_to_be_told(begun, now) {
+            return;
+        }
+        let carrier = &self.carrier.inner.watch;
+        let since = self.stall.since();
+        let is_told = self
+            .parent
+            .announce_part(carrier, since, |sequence, words| {
                 match sequence & POINT_TO_POINT_MARK {
                     0 => {
                         let words = others.last.map_or(words, |last| last.words);
@@ -117,6 +126,8 @@ impl ProxyWork {
                     _ => (DEVICE_MARK | sequence, words),
                 }
             });
+        if is_told {
+            self.stall.is_told(now);
         }
     }
 

@@ -19,17 +19,22 @@ impl Stall {
         }
     }
 
-    /// Whether to tell the other ranks now; notes that they were told. `seen` changes with each
-    /// progress.
+    /// Whether to tell the other ranks now. `seen` changes with each progress.
     pub(super) fn is_to_be_told(&mut self, seen: [u64; 2], now: Instant) -> bool {
         if self.seen != seen {
             (self.seen, self.since, self.told) = (seen, now, None);
         }
         let waited = now.saturating_duration_since(self.since);
-        let is_due = is_to_be_told(self.told, waited, now);
-        if is_due {
-            self.told = Some(now);
-        }
-        is_due
+        is_to_be_told(self.told, waited, now)
+    }
+
+    /// When the last progress was seen.
+    pub(super) fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Notes that the other ranks were told.
+    pub(super) fn is_told(&mut self, now: Instant) {
+        self.told = Some(now);
     }
 }

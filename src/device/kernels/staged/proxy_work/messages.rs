@@ -65,6 +65,11 @@ impl Messages {
         self.done
     }
 
+    /// How many pieces have begun.
+    pub(super) fn pieces(&self) -> u64 {
+        self.pairs.iter().map(|pair| pair.begun).sum()
+    }
+
     /// Whether the host engine has pieces of any.
     pub(super) fn are_in_flight(&self) -> bool {
         self.pairs.iter().any(|pair| !pair.pending.is_empty())

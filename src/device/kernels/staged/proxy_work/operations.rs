@@ -64,6 +64,11 @@ impl Operations {
         self.done
     }
 
+    /// How many pieces have begun.
+    pub(super) fn pieces(&self) -> u64 {
+        self.pieces
+    }
+
     /// How many operations have begun, and the last of them.
     pub(super) fn begun(&self) -> Others {
         Others {
