@@ -18,15 +18,29 @@ export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
 # Tests must use the packages that were just installed; those that lack something else are listed at
 # the end.
 export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,python,rustc}
+. .ci/steps.sh
 . tests/skipped.sh
-trap list_skipped EXIT
+trap 'at_end; list_skipped' EXIT
 
 # Many tests wait most of their time.
 [ "$(nproc)" -ge 4 ] || export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
 
 # Tests send signals, and a process that starts with one ignored (by nohup, or in a script's
 # background) passes that on to its children.
-env --default-signal=HUP,INT,QUIT cargo test --workspace "$@"
-if [ $# = 0 ]; then
+tests() {
+    env --default-signal=HUP,INT,QUIT cargo test --workspace "$@"
+}
+fakes() {
     tests/fake-gpus.sh
+}
+
+if [ $# != 0 ]; then
+    tests "$@"
+    exit
 fi
+# Both build the same. Then each waits most of its time.
+step "Test programs" tests --no-run
+beside fakes
+step "Tests of the workspace" tests
+finish fakes
+all_passed
