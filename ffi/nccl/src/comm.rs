@@ -15,6 +15,7 @@ use spark_ccl_abi::{Comm as _, Process};
 use spark_ccl_log::Mutex;
 
 use crate::config::Options;
+use crate::ending::Ending;
 use crate::factors::Factors;
 use crate::shadow::Shadow;
 use crate::status::{Status, progressing};
@@ -333,10 +334,14 @@ pub(crate) fn destroy(comm: ncclComm_t) -> Status {
         if known.is_leaving.swap(true, Ordering::Relaxed) {
             return Err(destroyed()).inspect_err(groups::keep_failure);
         }
+        let made = known.ready();
+        let has_shadow = made.is_ok_and(|comm| comm.shadow.get().is_some());
+        let ending = has_shadow.then(Ending::begin);
         let leaving = Leaving(Some(known));
         let leave = move || {
             leaving.begin();
             let left = leave(handle);
+            drop(ending);
             if let Err(failure) = &left {
                 // `ncclCommGetAsyncError` returns the failure, too, so no warning is needed.
                 spark_ccl_log::debug!("a communicator that is destroyed: {}", failure.message());

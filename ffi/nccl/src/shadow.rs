@@ -10,7 +10,7 @@ use spark_ccl_cuda::{current_device, keep_context};
 use spark_ccl_log::Mutex;
 
 use crate::connection::{Connection, Fresh};
-use crate::ending::Ending;
+use crate::ending::{Ending, await_at_exit};
 use crate::fallback::{Real, opened};
 use crate::types::{ncclComm_t, ncclUniqueId};
 
@@ -85,6 +85,8 @@ impl Shadow {
         let handle = fresh.take();
         // Nobody else sets it: the lock is held.
         let _ = self.handle.set(handle.expose_provenance());
+        // What the fallback has set up for it, perhaps the driver, too, is taken down after that.
+        await_at_exit();
         Ok(handle)
     }
 

@@ -5,6 +5,7 @@
 #include "abi.h"
 
 #include <stdatomic.h>
+#include <threads.h>
 
 #if defined HANGS || defined STAYS || defined SLOW
 #include <unistd.h>
@@ -92,7 +93,7 @@ EXPORTED ncclResult_t ncclCommDestroy(ncclComm_t comm)
 EXPORTED ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
 #ifdef SLOW
-    usleep(300000);
+    usleep(100000);
 #endif
     tell(*(int *)(void *)comm == 7 ? "aborted" : "aborted another one");
     ends++;
@@ -132,6 +133,7 @@ EXPORTED ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buffer, size
     if (bytes == 4) {
         hanging = 1;
         while (ends == 0) {
+            thrd_yield();
         }
         return ncclInternalError;
     }

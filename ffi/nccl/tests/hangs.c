@@ -109,6 +109,18 @@ static void *registers_in_vain(void *of)
     return NULL;
 }
 
+/* The same in a program that ends meanwhile: nothing else runs beside its end. */
+static void *registers_and_stays(void *of)
+{
+    char buffer[4];
+    ncclWindow_t window;
+    (void)ncclCommWindowRegister(of, buffer, sizeof buffer, &window, 0);
+    for (;;) {
+        pause();
+    }
+    return NULL;
+}
+
 /* Each rank aborts its communicator while a thread waits in the other library with it, and then
  * waits for that, if it does. */
 static void abort_in_use(int waits, atomic_int *hanging, atomic_int *ends)
@@ -117,7 +129,8 @@ static void abort_in_use(int waits, atomic_int *hanging, atomic_int *ends)
     ncclWindow_t window;
     pthread_t thread;
     SUCCEEDS(ncclCommWindowRegister(comm, buffer, sizeof buffer, &window, 0));
-    require(pthread_create(&thread, NULL, registers_in_vain, comm) == 0, "pthread_create");
+    void *(*body)(void *) = waits ? registers_in_vain : registers_and_stays;
+    require(pthread_create(&thread, NULL, body, comm) == 0, "pthread_create");
     while (atomic_load(hanging) == 0) {
         pause_briefly();
     }
