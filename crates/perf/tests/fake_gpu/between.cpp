@@ -24,7 +24,8 @@ void sum(const Arguments &arguments) {
     Exchange<Protocol, IntoSum<Type>, 2>(arguments).run();
 }
 
-const std::map<std::string, Kernel *> KERNELS = {
+// Never destroyed: threads may launch kernels as the process exits.
+const std::map<std::string, Kernel *> &KERNELS = *new std::map<std::string, Kernel *>{
     {"one_shot_packets", exchange<Packets, IntoOne>},
     {"one_shot_lines", exchange<Lines, IntoOne>},
     {"one_shot_quads", exchange<Quads, IntoOne>},

@@ -45,6 +45,8 @@ struct Collective {
     std::vector<std::vector<char>> factors;
     int arrived;
     bool done;
+    // A rank has aborted, and may have freed its buffers: the call is never performed.
+    bool lost;
 };
 
 using Collectives = std::map<std::pair<std::string, uint64_t>, std::shared_ptr<Collective>>;
@@ -240,12 +242,12 @@ static int put(Comm *comm, void *stream, Call call) {
             if (!all) {
                 auto &known = collectives[{comm->id, place}];
                 size_t size = comm->size;
-                if (!known) known.reset(new Collective{std::vector<Call>(size), {}, 0, false});
+                if (!known) known.reset(new Collective{std::vector<Call>(size), {}, 0, false, false});
                 all = known;
                 all->factors.resize(size);
                 all->calls[comm->rank] = call;
                 all->factors[comm->rank] = factor;
-                if (++all->arrived == comm->size) {
+                if (++all->arrived == comm->size && !all->lost) {
                     perform(*all);
                     all->done = true;
                 }
@@ -284,6 +286,11 @@ int ncclCommFinalize(Comm *) { return SUCCESS; }
 int ncclCommDestroy(Comm *) { return SUCCESS; }
 int ncclCommAbort(Comm *comm) {
     Guard guard(everything);
+    for (auto &[key, all] : collectives)
+        if (key.first == comm->id && !all->done) all->lost = true;
+    // What it has sent and nobody has taken.
+    for (auto &[key, waiting] : messages)
+        if (std::get<0>(key) == comm->id && std::get<1>(key) == comm->rank) waiting.clear();
     return comm->aborted = true, SUCCESS;
 }
 int ncclCommGetAsyncError(Comm *, int *error) { return *error = SUCCESS; }
