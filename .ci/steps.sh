@@ -68,6 +68,8 @@ give_way() {
 finish() {
     local code=0 start=$SECONDS
     wait "${groups[$1]}" || code=$?
+    # What a step has left behind when it failed.
+    [ $code = 0 ] || kill -- "-${groups[$1]}" 2>/dev/null || true
     unset "groups[$1]"
     cat "$output/$1"
     printf '%6d s  waiting for: %s\n' $((SECONDS - start)) "$1" >>"$times"
@@ -85,7 +87,8 @@ at_end() {
     local group
     # Whatever fails here, the rest follows.
     set +e
-    for group in "${groups[@]}"; do kill -- "-$group" 2>/dev/null; done
+    # Tests stop processes, which end only once they go on.
+    for group in "${groups[@]}"; do kill -- "-$group" && kill -CONT -- "-$group"; done 2>/dev/null
     for group in "${groups[@]}"; do await "$group"; done
     for group in "${!groups[@]}"; do tail -n 1000 "$output/$group"; done
     cat "$failures"

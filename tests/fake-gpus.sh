@@ -42,7 +42,7 @@ on_fakes() {
 
 # tests PROGRAM [ARGUMENT...]: those of a program that the script's arguments choose.
 tests() {
-    on_fakes "$@" -q ${arguments[@]+"${arguments[@]}"}
+    on_fakes "$@" ${arguments[@]+"${arguments[@]}"}
 }
 
 # Fake RDMA devices belong to one process.
@@ -127,7 +127,7 @@ step "NCCL on fake GPUs" tests "$gpu"
 # Threads act as the kernels between GPUs. The ranks share a GPU, as two fake ones are of different
 # models.
 FAKE_GPUS=1 step "Kernels between GPUs" on_fakes \
-    "$kernels" -q all_take_the_kernels means_are that_cannot_map
+    "$kernels" all_take_the_kernels means_are that_cannot_map
 step "CUDA's driver" cuda_driver
 step "The interface of C" c_interface
 step "NCCL's interface" nccl_interface

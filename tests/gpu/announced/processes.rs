@@ -64,7 +64,9 @@ impl Waits {
 /// done to it.
 fn error_after(waits: Waits, done_to: impl Fn(&mut Child)) -> Option<Error> {
     let observed = Observed::new()?;
-    let builder = observed.builder().operation_timeout(Duration::from_secs(5));
+    let builder = observed
+        .builder()
+        .operation_timeout(Duration::from_secs(10));
     let (comm, mut peer) = with_peer(&builder, "stays away");
     let stream = stream_of(&comm);
     let _kept = waits.begin(&comm, &stream);
