@@ -164,7 +164,8 @@ fn a_fault_with_a_graph_that_is_still_there_is_returned() {
         let stream = comm.context().unwrap().new_stream().unwrap();
         let memory = memory(&comm);
         let device = comm.device().unwrap();
-        // SAFETY: `memory` is dropped after the graph and the calls, which are all in `stream`.
+        // SAFETY: `memory` outlives the wait for `stream`, in which all calls and the graph are,
+        // also after the fault. The graph is dropped before the communicator.
         let raw = unsafe { DeviceSlice::<f32>::from_raw(memory.address(), memory.len(), device) };
         // Not by `run`, which takes the default stream of the GPU: ranks that share a GPU share
         // that, too.
@@ -190,6 +191,8 @@ fn a_fault_with_a_graph_that_is_still_there_is_returned() {
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        // It fails where a kernel has, and waits all the same.
+        let _ = stream.synchronize();
         drop(graph);
     });
     assert!(start.elapsed() < SOON);

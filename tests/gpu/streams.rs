@@ -293,8 +293,8 @@ fn memory_of_a_stream_that_captures_is_not_drawn_into_another() {
     let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
     memory.write(&[1; 100]).unwrap();
     let mut seen = [0; 100];
-    // SAFETY: `memory` outlives the graph. The graph and the calls in `other` may run at the same
-    // time, and with one rank each leaves every number as it is.
+    // SAFETY: `memory` outlives the graph, which is waited for. It runs after calls in `other` that
+    // were waited for (`read`), and before the next one, which is made after the wait.
     let raw =
         unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
     let sum = |memory: &mut DeviceMemory<u64>, stream| {
@@ -313,6 +313,7 @@ fn memory_of_a_stream_that_captures_is_not_drawn_into_another() {
     memory.read(&mut seen).unwrap();
     let graph = captures.end_capture(CUgraphInstantiate_flags(0)).unwrap();
     graph.unwrap().launch().unwrap();
+    captures.synchronize().unwrap();
     sum(&mut memory, &other).unwrap();
     memory.read(&mut seen).unwrap();
     assert_eq!(seen, [1; 100]);

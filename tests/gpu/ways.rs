@@ -116,7 +116,8 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
             let stream = stream_of(&comm);
             let memory = memory(&comm, &values(comm.rank(), len));
             let device = comm.device().unwrap();
-            // SAFETY: `memory` outlives the graph, and is used in `stream` only.
+            // SAFETY: `memory` outlives the graph, and the wait for `stream`, in which all calls
+            // and launches are.
             let raw = unsafe { DeviceSlice::<u64>::from_raw(memory.address(), len, device) };
             let all_reduce = || {
                 let call = comm.all_reduce_in_place(raw, RedOp::Sum);
@@ -143,6 +144,7 @@ fn the_last_call_of_a_rank_that_has_left_is_named() {
             let expected =
                 "left the communicator after operation #2 on the device, but operation #3 on";
             assert!(said.contains(expected), "{said}");
+            let _ = stream.synchronize();
         });
     }
 }

@@ -116,8 +116,9 @@ impl PostBox {
     pub(crate) unsafe fn copy_slot(&self, to: &Self, slot: Slot, payload: usize) {
         assert!(self.shape == to.shape);
         let ((from, bytes), (to, _)) = (self.contents(slot, payload), to.contents(slot, payload));
-        // SAFETY: `contents` has checked that credit, record and payload lie within each box's
-        // memory, which both borrows keep. Its words are atomics, so they may be written through
+        // SAFETY: `contents` has checked lane and payload, so credit, record and payload lie within
+        // each box's words, of which `PostBox::new` has found enough, and which both borrows keep.
+        // The words are atomics, so they may be written through
         // shared references. The caller lets nothing write the source, or use the target, until
         // this returns. Two boxes do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
@@ -130,8 +131,9 @@ impl PostBox {
     #[cfg(not(all(test, loom)))]
     pub(crate) unsafe fn filled(&self, slot: Slot, payload: usize) -> &[u8] {
         let (start, bytes) = self.contents(slot, payload);
-        // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
-        // long as the box. The caller lets nothing write them while the result is borrowed.
+        // SAFETY: `contents` has checked lane and payload, so all of it lies within the box's
+        // words, of which `PostBox::new` has found enough, and which live as long as the box. The
+        // caller lets nothing write them while the result is borrowed.
         unsafe { std::slice::from_raw_parts(start, bytes) }
     }
 
@@ -147,8 +149,9 @@ impl PostBox {
     )]
     pub(crate) unsafe fn room(&self, slot: Slot, payload: usize) -> &mut [u8] {
         let (start, bytes) = self.contents(slot, payload);
-        // SAFETY: `contents` has checked that all of it lies within the box's words, which live as
-        // long as the box and, being atomic, may be written through shared references. While the
+        // SAFETY: `contents` has checked lane and payload, so all of it lies within the box's
+        // words, of which `PostBox::new` has found enough. They live as long as the box and, being
+        // atomic, may be written through shared references. While the
         // result is borrowed, the caller lets nothing else use them; a GPU that loads the record
         // loads it again after the flag.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
@@ -157,6 +160,7 @@ impl PostBox {
     /// Where credit, record and payload of a slot begin, and how many bytes they have.
     fn contents(&self, slot: Slot, payload: usize) -> (*mut u8, usize) {
         assert!(payload <= self.shape.payload() && self.shape.placement() == Placement::Host);
+        assert!(slot.lane < self.shape.lanes());
         let start = self.bytes(self.shape.slot(slot) + CREDIT);
         (start, HEAD - CREDIT + payload)
     }

@@ -42,12 +42,15 @@ impl Probe {
             copies: OwnStream::new(context)?,
         };
         // SAFETY: the block has `COUNT` numbers, as many as the pattern, and was made just now, so
-        // nothing else uses it. After an error the call is not made, and nothing ever uses the
-        // block.
-        unsafe {
+        // nothing else uses it. After an error it is leaked, so nothing else ever uses it.
+        let written = unsafe {
             probe
                 .copies
-                .write(probe.input.address(), &pattern(slots.rank()))?;
+                .write(probe.input.address(), &pattern(slots.rank()))
+        };
+        if let Err(error) = written {
+            std::mem::forget(probe);
+            return Err(error.into());
         }
         Ok(probe)
     }
@@ -80,9 +83,10 @@ impl Probe {
             return Err(error.to_string());
         }
         passed?;
-        self.compare(slots.ranks())?;
-        // SAFETY: the stream was waited for, and this rank has made only this call, so none is
-        // running or enqueued. The probe is collective: each rank makes and ends this one call.
+        self.compared(slots.ranks())?;
+        // SAFETY: the stream was waited for, and this rank has made only this call, so none of its
+        // own is running or enqueued. Each rank makes this one call, and none makes another before
+        // all have counted anew: the ranks agree on that first (`if_all_have`).
         unsafe { exchange.count_anew() }.map_err(|error| error.to_string())
     }
 
@@ -142,12 +146,17 @@ impl Probe {
         }
     }
 
-    fn compare(&self, ranks: usize) -> Result<(), String> {
+    /// Compares what has come with the patterns of all ranks.
+    fn compared(self, ranks: usize) -> Result<(), String> {
         let mut seen = vec![0_u32; ranks * COUNT];
         // SAFETY: the stream was waited for, so the call has run, and nothing else uses the output.
-        // It has `COUNT` numbers for each rank, as `seen` has, and any bytes are a number.
-        unsafe { self.copies.read(self.output.address(), &mut seen) }
-            .map_err(|error| error.to_string())?;
+        // After an error it is leaked, so nothing ever writes it. It has `COUNT` numbers for each
+        // rank, as `seen` has, and any bytes are a number.
+        let read = unsafe { self.copies.read(self.output.address(), &mut seen) };
+        if let Err(error) = read {
+            std::mem::forget(self);
+            return Err(error.to_string());
+        }
         for (rank, block) in seen.chunks(COUNT).enumerate() {
             let expected = pattern(rank);
             let wrong = block.iter().zip(&expected).position(|(is, was)| is != was);

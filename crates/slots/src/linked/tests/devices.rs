@@ -61,8 +61,8 @@ impl Carrier for OverDevices {
 fn register(registry: &Arc<Registry>, of: &PostBox, reach: Reach) -> Vec<Registration> {
     let register = |(start, bytes): (u64, usize)| {
         let start = NonNull::new(with_exposed_provenance_mut(start as usize)).unwrap();
-        // SAFETY: `OverDevices` keeps the box until the registration has ended. Peers write only
-        // slots that were consumed, which nothing uses before their flags are set.
+        // SAFETY: the caller keeps the box until the registration has ended. Peers write only slots
+        // that were consumed, which nothing uses before their flags are set.
         unsafe { registry.register(RegisteredMemory::Host { start, bytes }, reach) }.unwrap()
     };
     of.ranges().into_iter().map(register).collect()
@@ -227,18 +227,18 @@ fn a_carrier_knows_what_was_put_into_its_inbox() {
             let registered = register_both(registry, &boxes);
             let [outbox, inbox] = boxes.clone();
             let linked = carrier_of(halves, SMALL.slot_bytes, outbox, inbox).unwrap();
-            (linked, registered, boxes)
+            (boxes, registered, linked)
         };
-        let (mut from, _from_registered, [outbox, _]) = end(from_halves, &from_registry);
-        let (to, _to_registered, [to_outbox, inbox]) = end(to_halves, &to_registry);
-        let mut to = Proxy::new(to_outbox, inbox.clone(), to, 0..1);
+        let ([outbox, _inbox], _from_registered, mut from) = end(from_halves, &from_registry);
+        let ([to_outbox, inbox], _to_registered, to) = end(to_halves, &to_registry);
+        let mut to = Proxy::new(to_outbox.clone(), inbox.clone(), to, 0..1);
         let until = Instant::now() + PATIENCE;
         let waits = |for_what: &str| assert!(Instant::now() < until, "{for_what} does not come");
         for number in 1..=50 {
             let slot = Slot { lane: 0, number };
             fill(&outbox, slot, 8);
-            // SAFETY: the slot is written again only after it has completed; the peer has consumed
-            // the one before it.
+            // SAFETY: `fill` writes the slot again only after it has completed, and the peer has
+            // consumed the one before it.
             while !unsafe { from.post(slot, 8, number + 10).unwrap() } {
                 waits("room for a slot");
                 from.completed().unwrap();
