@@ -62,8 +62,8 @@ struct Memory {
     len: usize,
 }
 
-// SAFETY: a call has addresses, a factor and a spec, and reads or writes nothing by itself. The
-// memory is used only by `run_untyped` and `start_untyped`, whose callers must leave it to the
+// SAFETY: a call has addresses, a factor and a spec, and reads or writes nothing by itself. Only
+// unsafe functions that are given it use the memory, and their callers must leave that to the
 // threads that use it.
 unsafe impl Send for UntypedCall {}
 // SAFETY: methods of a shared call read its own fields, never the memory at its addresses.

@@ -113,16 +113,17 @@ impl Communicator {
     /// that was enqueued there before has run.
     ///
     /// # Safety
-    /// The event is of this rank's device, and is not destroyed before this returns. The stream is
-    /// the legacy or the per-thread default stream, or lives until this returns.
+    /// The event is of [`context`](Self::context), and is not destroyed before this returns. The
+    /// stream is the legacy or the per-thread default stream, or is of that context and lives until
+    /// this returns.
     ///
     /// # Errors
     /// [`Error::Cuda`] where the driver refuses it.
     pub unsafe fn record_raw(&self, event: CUevent, stream: CUstream) -> Result<(), Error> {
         let gpu = self.device_engine("record")?.gpu();
         let _context = keep_context();
-        // SAFETY: the caller passes an event of this rank's device, which is the one of
-        // `gpu.context`, and destroys neither it nor the stream before this returns.
+        // SAFETY: the caller passes an event of `gpu.context`, and a stream that is a default one
+        // or of that context, and destroys neither before this returns.
         let recorded = unsafe { record(&gpu.context, event, stream) };
         Ok(recorded.map_err(|error| error.of_rank(gpu.rank))?)
     }

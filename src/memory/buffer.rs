@@ -34,9 +34,10 @@ pub(crate) struct Home {
     pub(crate) offset: usize,
 }
 
-// SAFETY: a region only describes memory, whose elements are `Send + Sync`. The engine reads and
-// writes through it on any thread, but only while the call has the buffer that made the region. The
-// implementation of `SendBuf` or `RecvBuf` keeps the memory at its address, and others away.
+// SAFETY: a region only describes memory, whose elements are `Send + Sync`. The engine uses it on
+// any thread, but only while the call has the buffer that made the region, or is an untyped one.
+// `SendBuf` or `RecvBuf`, or the untyped call's caller, keeps the memory at its address, and others
+// away.
 unsafe impl Send for Region {}
 
 impl Region {

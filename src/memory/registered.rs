@@ -57,12 +57,12 @@ pub(crate) struct Allocation {
 pub(crate) trait Hold: Send + Sync + std::fmt::Debug {}
 
 // SAFETY: `own` points into memory that `holder` keeps as long as the segment lives. A thread reads
-// or writes there only by a borrow of a `Registered`, or as the engine. The engine does so while a
-// call has that value or a borrow of it.
+// or writes there only by a borrow of a `Registered`, or as the engine: during a call that has that
+// value or a borrow of it, or an untyped call, whose caller lets nothing else use the memory.
 unsafe impl Send for Segment {}
 // SAFETY: nothing in a segment changes after its construction. A thread reads or writes the memory
-// behind `own` only by a borrow of a `Registered`, or as the engine. The engine does so while a
-// call has that value or a borrow of it.
+// behind `own` only by a borrow of a `Registered`, or as the engine: during a call that has that
+// value or a borrow of it, or an untyped call, whose caller lets nothing else use the memory.
 unsafe impl Sync for Segment {}
 
 impl Segment {

@@ -70,8 +70,8 @@ fn calls(own: &Own, comm: &Communicator) {
     };
     for calls in [&[one][..], &[one, one]] {
         own.keeps("enqueue_untyped", || {
-            // SAFETY: the caller reads `memory` only after the default stream has been waited
-            // for, and nothing else uses it.
+            // SAFETY: `memory` outlives the wait for the default stream below (`wait_raw`), and
+            // nothing but these calls uses it before that. They run in the stream's order.
             unsafe { Communicator::enqueue_untyped(calls) }.unwrap();
         });
     }

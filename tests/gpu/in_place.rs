@@ -28,7 +28,8 @@ impl InPlace {
         let part = |begin: usize| {
             let start = own.address() + 8 * begin as u64;
             // SAFETY: the test keeps `own` until the stream has been waited for, and uses it in
-            // this stream only.
+            // this stream only. What is received over what is sent is of the same group, which
+            // sends the contents from before.
             unsafe { DeviceSlice::<u64>::from_raw(start, self.len, comm.device().unwrap()) }
         };
         let [next, previous] = neighbours(comm);

@@ -183,7 +183,7 @@ impl Drop for Segment {
 }
 
 fn kind() -> sys::CUmemAllocationProp {
-    // SAFETY: the structure has numbers and a pointer, for all of which zero is valid.
+    // SAFETY: the structure has numbers, a pointer, and enumerations that have a value 0.
     let mut kind: sys::CUmemAllocationProp = unsafe { zeroed() };
     kind.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     kind.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;

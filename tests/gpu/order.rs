@@ -243,8 +243,8 @@ fn a_call_holds_up_only_who_writes_to_our_memory() {
 
 /// Fills `len` numbers at an address in a stream, as a kernel of the program's would.
 fn fill(stream: &CudaStream, address: u64, len: usize) -> Result<(), DriverError> {
-    // SAFETY: each test passes an address within its memory with `len` numbers from there on, and
-    // keeps the memory until the stream has been waited for.
+    // SAFETY: each test passes an address within its memory with `len` numbers from there on. The
+    // memory's block keeps it until the fill has run: the tests call this within `write_in`.
     unsafe { result::memset_d8_async(address, 1, 4 * len, stream.cu_stream()) }
 }
 

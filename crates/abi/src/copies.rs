@@ -61,8 +61,8 @@ fn copy(held: &mut Held) -> Result<Vec<u64>, Failure> {
     })?;
     copy.resize(words, 0_u64);
     // SAFETY: `copy` has `words` words, so at least `bytes` bytes, and nothing else has their
-    // address. Its owner only moves the `Vec`, which leaves them where they are, and drops it after
-    // the call.
+    // address. Its owner only moves the `Vec`, which leaves them where they are. It drops it after
+    // the call, or, where another copy fails, without starting any held call of the group.
     unsafe { held.send_from(copy.as_mut_ptr().cast()) };
     Ok(copy)
 }

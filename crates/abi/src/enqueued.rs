@@ -22,8 +22,8 @@ impl Enqueued {
     /// A call for a stream, where `event` is recorded behind it unless it is null.
     ///
     /// # Safety
-    /// The stream is a default one, or lives until what this returns is dropped, and so does the
-    /// event, which is of the communicator's device. The call's buffers are as
+    /// The stream is a default one, or lives until the returned call is enqueued or dropped, and so
+    /// does the event, which is of the communicator's device. The call's buffers are as
     /// [`enqueue_untyped`](Communicator::enqueue_untyped) demands until the call has run.
     pub unsafe fn new(
         comm: Arc<dyn Comm>,
@@ -58,9 +58,9 @@ impl Enqueued {
     /// Those of [`enqueue_untyped`](Communicator::enqueue_untyped).
     pub fn enqueue(calls: &[Self]) -> Result<(), Failure> {
         let enqueue = |calls: &[DeviceCall<'_>]| {
-            // SAFETY: the caller of `new` keeps each stream, unless it is a default one, until its
-            // `Enqueued` is dropped, and these are borrowed here. That caller also keeps the
-            // buffers, and all other uses of them away, until the calls have run.
+            // SAFETY: the caller of `new` keeps each stream, unless it is a default one, until this
+            // has enqueued its call. That caller also keeps the buffers, and all other uses of them
+            // away, until the calls have run.
             unsafe { Communicator::enqueue_untyped(calls) }
         };
         let enqueued = match calls {
@@ -70,9 +70,9 @@ impl Enqueued {
         };
         enqueued.map_err(|error| explain(calls, error.into()))?;
         for own in calls.iter().filter(|own| !own.event.is_null()) {
-            // SAFETY: the caller of `new` passed an event of the communicator's device. It lives
-            // until `own` is dropped, which is borrowed here. The stream lives as long, or is a
-            // default one.
+            // SAFETY: the caller of `new` passed an event of the communicator's device, which has
+            // one context in use. It lives until this has enqueued the call. The stream lives as
+            // long, or is a default one.
             unsafe { own.comm.inner().record_raw(own.event, own.stream) }?;
         }
         Ok(())

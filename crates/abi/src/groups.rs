@@ -366,7 +366,7 @@ pub unsafe fn enqueue(
     event: CUevent,
 ) -> Result<(), Failure> {
     // SAFETY: the event is of the communicator's device. The caller keeps it and the stream, unless
-    // that is a default one, until the call is enqueued, by when `call` is dropped. The caller
+    // that is a default one, until the call is enqueued: `call` uses neither after that. The caller
     // keeps the buffers, and all other uses of them away, until the call has run.
     let mut call = Some(unsafe { Enqueued::new(comm, call, stream, event) });
     with_group(|group| {

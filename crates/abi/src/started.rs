@@ -76,9 +76,9 @@ impl Held {
     /// # Errors
     /// Those of `start_untyped`.
     pub fn start(self) -> Result<Started, Failure> {
-        // SAFETY: until the call is done, the caller of `new` keeps the memory that it sends
-        // initialised and unchanged. That caller keeps the memory that it receives writable, and
-        // lets nobody else use that.
+        // SAFETY: until the call is done, the caller of `new`, or of `send_from` for a copy, keeps
+        // the memory that it sends initialised and unchanged. The caller of `new` keeps the memory
+        // that it receives writable, and lets nobody else use that.
         unsafe { Started::start(self.comm, &self.call) }
     }
 }

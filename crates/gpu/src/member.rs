@@ -238,8 +238,8 @@ impl Member {
         let plan = self.plan(call)?;
         // SAFETY: the caller has joined the member with the scratch of this communicator's ranks
         // alone. Buffers are as long as the call says, and the caller leaves them to it until it
-        // has run. The caller lets this rank's operations run one after the other, and all ranks'
-        // kernels at the same time. Ranks whose calls have the same words make the same call.
+        // has run. The caller lets this rank's operations run one after the other, and kernels of
+        // ranks that share a GPU at the same time. Ranks whose calls have the same words make the same call.
         // `plan` follows from the call, the number of ranks and the limits, which all have alike,
         // so all of them have the same plan.
         unsafe { self.enqueue_as(plan, call, stream) }
@@ -286,9 +286,9 @@ impl Member {
         // with the scratch of this communicator's ranks alone. Buffers are as long as the call
         // says, and the caller leaves them to it until it has run. The caller lets this rank's
         // operations run one after the other. All ranks make the call by this plan, and the caller
-        // lets their kernels run at the same time. The member owns all other memory that the
-        // arguments name. Its drop frees that only after all kernels have ended, and nobody can
-        // launch one any more.
+        // lets kernels of ranks that share a GPU run at the same time. The member owns all other memory that the
+        // arguments name. Its drop frees that only after all kernels have ended, and the caller
+        // launches no graph after that.
         kernels.launch_in_turn(stream, || unsafe {
             kernels.launch(plan, arguments, stream)
         })
@@ -330,8 +330,8 @@ impl Member {
             // the messages say, and the caller leaves them to these until all have passed. The
             // caller lets this rank's operations run one after the other, and kernels of ranks on
             // one GPU at the same time. The member owns all other memory that the arguments name.
-            // Its drop frees that only after all kernels have ended, and nobody can launch one any
-            // more.
+            // Its drop frees that only after all kernels have ended, and the caller launches no
+            // graph after that.
             let pass = || unsafe { kernels.pass(protocol, &launch, member, stream) };
             let passed = kernels.launch_in_turn(stream, pass);
             passed.map_err(|error| error.after(number))?;

@@ -381,8 +381,8 @@ impl Slots {
         // SAFETY: `exchanging` has the layout of the kernel's one parameter. Buffers are as long as
         // the call says, and the caller leaves them to it until it has run. The caller lets this
         // rank's operations run one after the other. The slots own all other memory that the
-        // arguments name. Their drop frees that only after all kernels have ended, and nobody can
-        // launch one any more.
+        // arguments name. Their drop frees that only after all kernels have ended, and the caller
+        // launches no graph after that.
         streams.launch(stream, || unsafe {
             launch_in(
                 stream,

@@ -184,8 +184,8 @@ impl Stage {
         let threads = threads(transfer.piece.min(transfer.bytes) * blocks);
         let grid = [self.ctas(cut.pieces()) as u32, threads];
         // SAFETY: the transfer has the buffers of the call. The caller passes them as long as the
-        // call says, leaves them to it until it has run, and lets this rank's operations run one
-        // after the other.
+        // call says, leaves them to it until it has run, lets this rank's operations run one after
+        // the other, and launches no graph of them after the stage was dropped.
         unsafe { self.launch(transfer, grid, stream) }
     }
 
@@ -251,8 +251,8 @@ impl Stage {
         // SAFETY: `passing` has the layout of the kernel's one parameter. Buffers are as long as
         // the transfer says, and the caller leaves them to it until it has run. The caller lets
         // this rank's operations run one after the other. The stage owns all other memory that the
-        // arguments name. Its drop frees that only after all kernels have ended, and nobody can
-        // launch one any more.
+        // arguments name. Its drop frees that only after all kernels have ended, and the caller
+        // launches no graph after that.
         streams.launch(stream, || unsafe {
             launch_in(stream, &kernels.operations, grid, &mut passing)
         })
@@ -291,8 +291,8 @@ impl Stage {
             // as the messages say, and the caller leaves them to these until all have passed. The
             // caller lets this rank's operations run one after the other, and at the same time as
             // those of ranks on the same GPU. The stage owns all other memory that the arguments
-            // name. Its drop frees that only after all kernels have ended, and nobody can launch
-            // one any more.
+            // name. Its drop frees that only after all kernels have ended, and the caller launches
+            // no graph after that.
             let launched = streams.launch(stream, || unsafe {
                 launch_in(stream, &kernels.messages, grid, &mut posting)
             });

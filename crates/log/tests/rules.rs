@@ -225,7 +225,7 @@ fn forked() {
     let mut lines = Lines::to_file(|| None);
     lines.write_all(b"of the parent\n").unwrap();
     // SAFETY: the child goes on with this thread alone. It logs by this crate, whose queue is a new
-    // one in a child, and ends by `exit`, so it never returns to the test harness.
+    // one in a child, and ends by `exit`: unless it panics, it never returns to the test harness.
     match unsafe { libc::fork() } {
         0 => {
             tell("of the child");

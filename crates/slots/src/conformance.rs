@@ -21,8 +21,8 @@ struct Line(#[allow(dead_code, reason = "used by their address")] [AtomicU64; LI
 struct Plain(Box<[Line]>);
 
 // SAFETY: the words begin with a `Line`, which is aligned to 128 bytes and all 0 at first, and the
-// box never moves its lines. Tests reach them only through a `PostBox`, and write a slot only while
-// the counters leave it to them.
+// box never moves its lines. Only a `PostBox` gives their address away, to carriers, fake devices
+// and kernels that are played. These, and the tests, follow the protocol of this crate.
 unsafe impl Memory for Plain {
     fn words(&self) -> &[AtomicU64] {
         let start = self.0.as_ptr().cast::<AtomicU64>();
@@ -279,9 +279,9 @@ fn what_is_completed_may_be_written() {
         let [mut from, mut to] = make(shape, &Arc::default());
         let slot = Slot { lane: 0, number: 1 };
         fill(&from.outbox, slot, 256);
-        // SAFETY: `fill` has published the slot, and the test writes its place again only after
-        // `completed` has returned it. It is the first slot, so no other one was in its place at
-        // the peer.
+        // SAFETY: `fill` has filled the slot on this thread, and the test writes its place again
+        // only after `completed` has returned it. It is the first slot, so no other one was in its
+        // place at the peer.
         while !unsafe { from.carrier.post(slot, 256, 0).unwrap() } {}
         while from.carrier.completed().unwrap().is_none() {
             to.carrier.completed().unwrap();

@@ -63,8 +63,8 @@ impl Lane {
         if !looks(|| self.flags[self.index(number)].load(Ordering::Acquire) == number) {
             return false;
         }
-        // SAFETY: loom gives this closure the slot's pointer only while no thread writes there, and
-        // fails the test otherwise.
+        // SAFETY: loom gives these closures a slot's pointer only while no thread writes there, and
+        // the second one only while no other thread has it, and fails the test otherwise.
         let seen = self.inbox[self.index(number)].with(|slot| unsafe { *slot });
         assert_eq!(seen, number);
         self.consumed.store(number, Ordering::Release);
@@ -80,8 +80,8 @@ impl Lane {
         });
         let Some(number) = next else { return false };
         let index = self.index(number);
-        // SAFETY: loom gives this closure the slot's pointer only while no thread writes there, and
-        // fails the test otherwise.
+        // SAFETY: loom gives these closures a slot's pointer only while no thread writes there, and
+        // the second one only while no other thread has it, and fails the test otherwise.
         let copied = self.outbox[index].with(|slot| unsafe { *slot });
         self.inbox[index].with_mut(|slot| unsafe { *slot = copied });
         self.flags[index].store(number, Ordering::Release);

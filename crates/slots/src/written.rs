@@ -78,7 +78,7 @@ fn write(inbox: &PostBox, part: PutPart) {
     }
     // SAFETY: `to` is a word of the inbox's range, which was just asserted, and `from` one of the
     // outbox (`PostBox::parts`); the carrier keeps both boxes. Parts of slots begin at multiples of
-    // 8 bytes, and this process uses words of boxes only as atomics.
+    // 8 bytes. Others use these two words meanwhile only by atomic accesses, if at all.
     let [from, to] = unsafe { [from.cast_mut(), to].map(|at| AtomicU64::from_ptr(at.cast())) };
     // Release pairs with `acquire_long` in the kernel's `Slots::has_come`.
     to.store(from.load(Ordering::Relaxed), Ordering::Release);

@@ -96,14 +96,13 @@ impl MessageCopy {
     /// Enqueues the copy.
     ///
     /// # Safety
-    /// The message may be read where it lies until the copy has run. The memory for copies stays
+    /// The message lies where it is read, and nothing writes it, until the copy has run. The memory for copies stays
     /// until then, and as long as a graph that has captured the copy is launched, and nothing else
     /// uses it meanwhile.
     pub(super) unsafe fn enqueue(&self, stream: &CudaStream) -> Result<(), gpu::Error> {
-        // SAFETY: the caller keeps the message readable until the copy has run, and its place in
-        // the memory for copies as long as a graph may launch the copy. Nothing else uses that
-        // place meanwhile. Both have `bytes` bytes, and do not overlap: the memory for copies was
-        // allocated apart from any message.
+        // SAFETY: the caller lets nothing write the message until the copy has run, and keeps the
+        // copy's place, which nothing else uses, also as long as a graph may launch the copy. Both
+        // have `bytes` bytes, and the place was allocated apart from any message.
         unsafe { copy(stream, self.to, self.from, self.bytes as usize) }?;
         Ok(())
     }

@@ -69,7 +69,8 @@ impl<T: Element> DeviceSlice<T> {
     ///
     /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with calls of a
     /// communicator run one after the other, also with its other calls, and none runs once that
-    /// communicator is gone.
+    /// communicator is gone. A group's messages may be sent out of memory where others of it are
+    /// received: the contents from before are sent.
     pub const unsafe fn from_raw(address: u64, len: usize, device: usize) -> Self {
         Self {
             address,

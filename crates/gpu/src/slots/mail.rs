@@ -55,8 +55,8 @@ impl Slots {
             // as the messages say, and the caller leaves them to these until all have passed. The
             // caller lets this rank's operations run one after the other, and at the same time as
             // those of ranks on the same GPU. The slots own all other memory that the arguments
-            // name. Their drop frees that only after all kernels have ended, and nobody can launch
-            // one any more.
+            // name. Their drop frees that only after all kernels have ended, and the caller
+            // launches no graph after that.
             let launched = self.parts.streams.launch(stream, || unsafe {
                 launch_in(stream, &self.parts.kernels.messages, grid, &mut mailing)
             });

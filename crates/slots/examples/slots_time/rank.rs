@@ -143,7 +143,8 @@ impl Rank {
         let context = spark_ccl_cuda::context(rank % spark_ccl_cuda::count()?)?;
         let shared = Shared(Arc::new(memory), 0);
         let (start, bytes) = (shared.0.as_ptr(), shared.0.len());
-        // SAFETY: these bytes stay mapped for writes as long as the block, which keeps `shared.0`.
+        // SAFETY: these bytes stay mapped for reads and writes as long as `shared.0`, of which the
+        // block's owner is a clone.
         let block = unsafe { HostBlock::register(&context, start, bytes, Arc::clone(&shared.0))? };
         let at = |of: usize, which: usize| (2 * of + which) * *BOX;
         let host = block.address();
@@ -366,8 +367,8 @@ impl Rank {
         let threads = words.next_multiple_of(32).clamp(32, of.most_threads());
         let mut parameters = [(&raw mut call).cast()];
         // SAFETY: the kernel's one parameter is `call`, which has its layout and which the driver
-        // copies. The memory that it names belongs to `self`, which waits for all kernels before it
-        // is dropped.
+        // copies. The memory that it names belongs to `self`. The kernel is only captured, and
+        // `time` waits for each launch of the graph.
         unsafe { kernel.launch(&self.stream, [plan.ctas, threads], &mut parameters)? };
         Ok(())
     }

@@ -134,11 +134,11 @@ impl Outgoing {
     /// Begins with a slot, if there is room: for a message, if no other one is going.
     ///
     /// # Safety
-    /// The slot was published, and is not written before it has completed.
+    /// The slot is not written from now on, before it has completed.
     pub(super) unsafe fn post(&mut self, slot: Slot, payload: usize, consumed: u64) -> bool {
         if self.way == Way::Puts {
-            // SAFETY: the caller has published the slot, and lets nothing write it before `done`
-            // has returned it, which is after the put has ended.
+            // SAFETY: the caller lets nothing write the slot before `completed` has returned it,
+            // which is after the put has ended.
             return unsafe { self.put(slot, payload, consumed) };
         }
         let may_go = self.going.is_none() && self.way == Way::Messages;

@@ -189,9 +189,9 @@ fn a_slot_has_come_when_all_of_its_messages_have() {
 fn a_slot_for_which_there_is_no_room_is_an_error() {
     let [mut from, mut to] = over_memory(shape(), &Arc::default());
     let mut post = |number| {
-        // SAFETY: no thread writes the outbox. Its place at the peer may be in use. But a link of
-        // messages writes there only after the peer's end has checked the message, and it must
-        // refuse the third.
+        // SAFETY: no thread writes the outbox, and nothing uses the peer's inbox but its carrier.
+        // So the third slot harms nobody, though its place is not consumed: the peer's end refuses
+        // the message, which is what is tested.
         while !unsafe { from.carrier.post(Slot { lane: 0, number }, 0, 0).unwrap() } {}
         to.carrier.completed().map(drop)
     };

@@ -107,11 +107,12 @@ impl Exchange {
     /// pass.
     ///
     /// # Safety
-    /// No call is running or enqueued, and each rank has ended the same number of them.
+    /// No call of this rank is running or enqueued. Each rank has made as many, and none makes
+    /// another before all have counted anew.
     pub(super) unsafe fn count_anew(&mut self) -> Result<(), spark_ccl_gpu::Error> {
         self.peers.iter_mut().for_each(Peer::count_anew);
-        // SAFETY: the caller says that no call is running or enqueued, so no kernel uses the count,
-        // and that each rank has ended the same number of calls, so all count alike.
+        // SAFETY: no call of this rank is running or enqueued, so no kernel uses the count. Each
+        // rank has made as many, and the caller lets none make another before all count anew.
         unsafe { self.slots.count_anew() }
     }
 
