@@ -29,7 +29,7 @@ mod plan;
 mod task;
 mod world;
 
-/// How to use the library, chapter by chapter. All code here is compiled and run by the tests.
+/// How to use the library, chapter by chapter. The tests compile all Rust code, and run most of it.
 pub mod tutorial {
     #[allow(unused_imports, reason = "the chapters link to them")]
     use crate::{

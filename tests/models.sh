@@ -2,7 +2,8 @@
 # Checks the lock-free structures with loom: every interleaving of a small use of each, and every
 # value that the memory model lets a load see. They are the ring, the pieces and the doorbell of the
 # shared-memory link, the counters of slots, the mailboxes of helpers, and the history of
-# operations; all other state that threads share is behind locks, or publishes nothing.
+# operations. All other shared state is behind locks, or is a flag or a count that says what it
+# pairs with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

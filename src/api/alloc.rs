@@ -33,8 +33,8 @@ const LARGE_PAGE: usize = 2 << 20;
 
 impl Communicator {
     /// `len` elements of registered memory on every rank, zeroed. Collective: all ranks must ask
-    /// for the same type and length, and pass the same allocation to a call: ranks number theirs in
-    /// the order of these calls.
+    /// for the same type and length. All must pass the same allocation to a later call: ranks
+    /// number their allocations in the order in which they ask for them.
     ///
     /// ```
     /// # use spark_ccl::RedOp;

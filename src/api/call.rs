@@ -67,7 +67,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
 
     /// How long this call may take, instead of the communicator's timeout. When it passes, the
     /// communicator fails on all ranks, as with its own timeout. If ranks set different times, the
-    /// shortest counts. A time of 0 is invalid, and any for a call that a graph captures.
+    /// shortest counts. A time of 0 is invalid; so is any time for a call that a graph captures.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);

@@ -34,10 +34,10 @@ use crate::world::World;
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
 ///
 /// Dropping it leaves the communicator: the other ranks hear at once that this one begins nothing
-/// more. Operations in flight go on. The drop of their last handle waits until they are done or can
-/// no longer be. They can no longer be once the other ranks have failed, left, or made a call that
-/// needs more of this rank, or once the operation timeout has passed. A thread that panics does not
-/// wait, but [aborts](Self::abort) the communicator.
+/// more. Operations in flight go on, and the drop of their last handle waits for them. It gives up
+/// when the operation timeout has passed, or the other ranks have failed, left, or made a call that
+/// needs more of this rank. A thread that panics does not wait, but [aborts](Self::abort) the
+/// communicator.
 ///
 /// It belongs to the process that made it. A child that is forked later has a copy that does
 /// nothing: every call returns [`Error::Forked`], and the others do not notice when the child drops
@@ -279,8 +279,8 @@ impl Communicator {
     /// return [`Error::Failed`]. Any thread may call it; it takes half a second at most, or as long
     /// as calls of device memory take to be aborted.
     ///
-    /// Calls that this rank has done end well on the other ranks. Those that they need it for
-    /// otherwise fail there, and name it. To end the calls of all ranks, [`abort`](Self::abort).
+    /// Calls in which this rank has done its part end well on the other ranks. Others that need it
+    /// fail there, and name it. To end the calls of all ranks, [`abort`](Self::abort).
     ///
     /// ```
     /// # use spark_ccl::{Communicator, RedOp};
@@ -326,9 +326,9 @@ impl Communicator {
         self.inner.membership.engine().drain()
     }
 
-    /// Whether the communicator still works; its error, if not. It takes up to 1.5 s if data of an
-    /// earlier operation lies unread, because the ranks called different ones: the other rank first
-    /// says what it called.
+    /// Whether the communicator still works; its error, if not. Unread data of an earlier operation
+    /// show that ranks have called different ones. This then waits up to 1.5 s until the other rank
+    /// has said what it called.
     ///
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
@@ -354,8 +354,8 @@ impl Communicator {
     }
 
     /// As [`check_all_ranks`](Self::check_all_ranks), and whether none has left the communicator.
-    /// For waits for all ranks that this library does not see, such as for another library that
-    /// connects them. `words` says in errors what waits.
+    /// Call it while another library waits for all ranks, for instance to connect them: this one
+    /// does not see that wait. Errors name it by `words`.
     ///
     /// # Errors
     /// [`Error::Failed`], which names the rank that has ended or left.

@@ -6,13 +6,13 @@ use super::communicator::Communicator;
 use crate::error::Error;
 
 impl Communicator {
-    /// Writes this rank's last operations to a file, in the form of PyTorch's flight recorder. It
-    /// has up to 1,000 of this communicator, and of each other one of the same world that still
-    /// exists. If the name ends with `.json`, the file has JSON; otherwise a pickle, which `python
-    /// -m torch.distributed.flight_recorder.fr_trace` reads.
+    /// Writes this rank's last operations to a file, in the form of PyTorch's flight recorder: up
+    /// to 1,000 of each communicator of the world that still exists. If the name ends with `.json`,
+    /// the file has JSON; otherwise a pickle, which `python -m
+    /// torch.distributed.flight_recorder.fr_trace` reads.
     ///
-    /// Operations on device memory are up to 1,000 more. Operations in captured graphs are not
-    /// recorded. Whether one has run was last looked at 50 ms ago, at most.
+    /// Up to 1,000 operations on device memory are added. The file may be 50 ms behind in whether
+    /// one of them has run. Operations in captured graphs are not recorded.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), spark_ccl::Error> {

@@ -1,9 +1,9 @@
 //! Calls as other languages make them: element types and reductions are values, and buffers are
 //! addresses.
 //!
-//! One way into the untyped core; the typed calls are the other. It checks what types prove there:
-//! alignment, lengths that memory can have, pointers that are not null, and that an operation has
-//! all that a call sets.
+//! Typed and untyped calls both end in `task`. Types prove some things of a typed call that are
+//! checked here: alignment, lengths that memory can have, pointers that are not null, and that an
+//! operation has all that a call sets.
 
 mod prepare;
 
@@ -250,8 +250,8 @@ impl Communicator {
     /// Runs a call to its end.
     ///
     /// # Safety
-    /// The memory that it sends has as many initialised elements, which nothing writes meanwhile.
-    /// The memory that it receives may be written, and nothing else uses it meanwhile.
+    /// The memory to send has all elements that the call names, initialised, and nothing writes it
+    /// meanwhile. The memory to receive into may be written, and nothing else uses it meanwhile.
     ///
     /// # Errors
     /// Those of [`Call::run`](crate::Call::run). Besides, [`Error::Invalid`] for null pointers, and

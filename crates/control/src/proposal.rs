@@ -1,4 +1,4 @@
-//! How ranks want to go on after a communicator.
+//! A rank's proposal of the members that go on in a new communicator.
 
 /// A rank's message to the others while they agree on a new communicator of some of the members.
 ///

@@ -124,10 +124,10 @@ pub enum Sending {
 /// The longest message that can be lent. The bound lets its reader do other work between messages.
 pub const LEND_MOST: usize = 1 << 20;
 
-/// Up to this many bytes of a step are copied to slots, and more are lent, over a link that may
-/// send them again. When a call ends, its last bytes are hardly ever acknowledged. Lent ones must
-/// be copied then: after the kernel was asked in vain, and out of colder caches than before they
-/// were sent.
+/// Over a link that may send bytes again, a step of up to this length is copied to slots, and a
+/// longer one is lent. When a call ends, its last bytes are hardly ever acknowledged. If lent, they
+/// must be copied then: after the kernel was asked in vain, and out of colder caches than before
+/// they were sent.
 const SLOTS_SUFFICE: usize = 512 << 10;
 
 /// The memory that a link can lend to its peer.
@@ -349,8 +349,8 @@ pub trait LinkTx: Send {
     /// When the link has ended.
     fn flush(&mut self) -> Result<bool, LinkError>;
 
-    /// Adds to `wait` the events that let held-back bytes be sent. Any other event that a sender
-    /// waits for wakes a wait for which the receiving half is [armed](LinkRx::arm).
+    /// Adds to `wait` the events that let held-back bytes be sent. The sender's other events end a
+    /// wait for which the receiving half is [armed](LinkRx::arm).
     fn watch(&self, wait: &mut Wait) {
         let _ = wait;
     }
@@ -415,9 +415,8 @@ pub trait LinkRx: Send {
         Ok(Borrowing::Unable)
     }
 
-    /// Whether the peer has withdrawn neither its loans nor the registered memory that it has
-    /// announced as readable. If so, what was read of them until now is valid. Always false over
-    /// links that do not share memory.
+    /// Whether the peer still lends all that it has lent or announced as readable. If so, all that
+    /// was read of it until now is valid. Always false over links that do not share memory.
     fn still_lends(&self) -> bool {
         false
     }

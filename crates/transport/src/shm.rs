@@ -8,8 +8,8 @@
 //! receiver polls only the next header. How far it has read is on a separate line, which the sender
 //! reads only when it has filled every cell that it knew to be free.
 //!
-//! A payload longer than a body is in a slot. There are fewer slots than cells: at most `slots`
-//! messages may be in flight up to a long one, but many more if they are small. (If a rank has many
+//! A payload longer than a body is in a slot. There are fewer slots than cells: a long message is
+//! one of at most `slots` in flight; short ones may be many more. (If a rank has many
 //! links, there are also fewer bodies than cells; see [`Size`].)
 //!
 //! Memory for the headers is allocated when the link is made. The sender allocates memory for a

@@ -1,10 +1,10 @@
 //! A message as its sender keeps it: a header and a payload, in a buffer of the link or lent.
 //!
-//! Memory that is lent holds the payload until the peer has it. Then the owner may change it, while
-//! the sender does not know yet, and sends the message again, or copies it in order to do so. The
-//! kernel reads this memory as a device does. But a copy is a race with the owner's writes, for
-//! which Rust's model has no word: some of its bytes may be old ones, others new. It decides
-//! nothing: the bytes are looked at by the peer alone, and it passes over a message that it has.
+//! Lent memory holds the payload until the peer has it. Then the owner may change it. The sender
+//! may not know that yet, and send the message again from there, or copy it first. The kernel reads
+//! this memory as a device does. But a copy races with the owner's writes, for which Rust's model
+//! has no word: some of its bytes may be old, others new. That does no harm: only the peer looks at
+//! the bytes, and it skips a message that it has.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;

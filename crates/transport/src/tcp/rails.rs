@@ -1,5 +1,5 @@
-//! The rails of a link to another host. Has the others carry the messages of one over which nothing
-//! comes back, and asks for more where none carries.
+//! The rails of a link to another host. If nothing comes back over one, the others carry its
+//! messages. If none carries, asks for another connection.
 
 use std::net::IpAddr;
 use std::sync::Arc;

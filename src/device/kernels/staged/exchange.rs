@@ -17,25 +17,25 @@ use crate::api::communicator::Communicator;
 use crate::device::kernels::messages::received;
 use crate::task::names::describe;
 
-/// A rank's calls that do not go by slots.
+/// This rank's calls that do not go by slots.
 pub(super) struct Others {
-    /// How many such calls have begun.
+    /// How many of them have begun.
     pub(super) begun: u64,
-    /// How many calls by slots had ended before the last such call.
+    /// How many calls by slots had ended when the last of them began.
     pub(super) before: u64,
-    /// What the kernel has said of the last such call.
+    /// The kernel's report of the last of them.
     pub(super) last: Option<Rung>,
     pub(super) is_done: bool,
 }
 
 impl Others {
-    /// The number of the last such call, counted over all calls.
+    /// The number of the last of them, counted over all calls.
     pub(super) fn number(&self) -> u64 {
         self.begun + self.before
     }
 }
 
-/// A launch of messages that is under way, as far as one peer needs to come to it.
+/// The messages of one launch to or from one peer, while they are under way.
 struct Mail {
     peer: usize,
     is_received: bool,
@@ -87,8 +87,8 @@ impl Exchange {
         }
     }
 
-    /// Moves slots on, to each peer in turn, where all calls go by slots, and ranks compare none.
-    /// Returns whether there was anything to do.
+    /// Moves slots on, to each peer in turn, for a probe: its call goes by slots, and ranks do not
+    /// compare it. Returns whether there was anything to do.
     pub(super) fn pass(&mut self, carrier: &Communicator) -> bool {
         let none = Others {
             begun: 0,
@@ -116,7 +116,7 @@ impl Exchange {
         unsafe { self.slots.count_anew() }
     }
 
-    /// Why a link has ended, or that it has dropped a rail, if one has.
+    /// The end of a link, or the loss of one of its rails, in words; the first that is found.
     pub(super) fn trouble(&self) -> Option<String> {
         self.peers.iter().find_map(Peer::trouble)
     }
@@ -140,8 +140,8 @@ impl Exchange {
     /// Records the call under way, for comparisons with the other ranks' calls.
     fn record(&mut self, others: &Others, parent: &Watch) {
         let calls = self.slots.calls();
-        // The words of a call by slots that has ended are not known. Calls by pieces before one
-        // under way are counted, and none behind it has rung.
+        // The words of a call by slots are known only until it ends. `others.begun` has all calls
+        // by pieces before the one under way, and none after it, since none of these has rung.
         if self.begun != calls.begun && calls.begun > calls.ended {
             parent.record_on_device(others.begun + calls.begun, calls.words);
             self.begun = calls.begun;
@@ -162,7 +162,7 @@ impl Exchange {
         if !self.stall.is_to_be_told([begun, self.slots.passed()], now) {
             return;
         }
-        self.stall.is_told(now);
+        self.stall.note_told(now);
         if let Some(mail) = mail {
             // A stream waits, and not the thread that makes host calls.
             let sequence = POINT_TO_POINT_MARK | DEVICE_MARK | mail.number;
@@ -173,7 +173,7 @@ impl Exchange {
         }
     }
 
-    /// The messages under way to or from a peer: one that has not sent its own, if there is one.
+    /// Messages under way, from a peer that still has to send them, if there is one.
     fn mail(&self) -> Option<Mail> {
         let owes = |peer| self.peers.iter().any(|of| of.rank() == peer && of.owes());
         let late = self
@@ -234,9 +234,9 @@ impl Exchange {
         self.slots.calls().begun
     }
 
-    /// The fault of a peer that makes a call by lanes or packets, while this rank makes it another
-    /// way, or with another root. No kernel of this rank looks at the peer's slots, or none before
-    /// the next call.
+    /// The fault of a peer that makes a call by slots or packets, while this rank makes it another
+    /// way, or with another root. No kernel of this rank would find it: they do not look at the
+    /// peer's slots, or only in the next call.
     fn differs(&self, peer: &Peer, others: &Others, parent: &Watch) -> Option<Fault> {
         let (calls, heard) = (self.slots.calls(), peer.heard()?);
         let number = heard.record.call;
@@ -294,8 +294,8 @@ impl Exchange {
         calls.begun == calls.ended && self.peers.iter().all(Peer::is_met)
     }
 
-    /// Whether peers may need something of this rank. It skips ranks that have the data of a call
-    /// and have yet to come to it.
+    /// Whether peers may need something of this rank. A peer that has the data of a call needs
+    /// nothing more, even if it has not come to the call yet.
     pub(super) fn serves(&self) -> bool {
         let calls = self.slots.calls();
         let is_under_way = calls.begun > calls.ended || self.mail().is_some();

@@ -1,5 +1,5 @@
-//! Boxes that are registered with RDMA devices: this rank's write slots out of its outboxes, and
-//! the peers' into its inboxes.
+//! Boxes that are registered with RDMA devices. Devices of this rank read slots in its outboxes,
+//! and devices of the peers write slots to its inboxes.
 
 use std::os::fd::AsFd;
 use std::ptr::with_exposed_provenance_mut;
@@ -22,8 +22,8 @@ pub(in crate::device::kernels) struct OpenedBoxes {
 impl Hold for Arc<Slots> {}
 
 impl OpenedBoxes {
-    /// Registers all boxes, before kernels wait for each other, since the driver may wait for them
-    /// then. If that fails, says why.
+    /// Registers all boxes. The driver may wait for running kernels meanwhile, so no kernel may
+    /// wait for another rank yet. If that fails, says why.
     pub(in crate::device::kernels) fn new(
         slots: &Arc<Slots>,
         comm: &Communicator,

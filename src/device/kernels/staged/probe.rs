@@ -63,7 +63,7 @@ impl Probe {
         carrier: &Communicator,
         parent: &Watch,
     ) -> Result<(), String> {
-        // A rank that gives up is not late for the others.
+        // At most half of the timeout, so that a rank that gives up is not late for the others.
         let patience = PATIENCE.min(carrier.inner.world.settings.operation_timeout / 2);
         slots.set_patience(patience);
         // SAFETY: the input has `COUNT` elements, and the output as many for each rank, as the call

@@ -15,10 +15,10 @@ use crate::memory::device::helper_thread;
 /// yields its core between looks.
 const SPIN: Duration = Duration::from_micros(50);
 const YIELD: Duration = Duration::from_millis(20);
-/// The shortest sleep between two looks after that, while pieces may come: a thousandth of the time
-/// without pieces.
+/// The shortest sleep between two looks after that, while pieces may come. A sleep is a thousandth
+/// of the time without pieces, within these limits.
 const NAP: Duration = Duration::from_micros(50);
-/// The longest of these sleeps, which grow because a captured graph may never be launched again.
+/// The longest of these sleeps. They grow since a captured graph may never be launched again.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 /// How often it checks for calls that wait, to tell other ranks of them.
 const WATCH: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Messages between a communicator's threads and the thread that passes its pieces.
+//! State that a communicator's threads share with the thread that passes its pieces.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,8 +31,8 @@ pub(super) enum Use {
     Abandoned,
 }
 
-/// A number of operations or messages that are about to be enqueued, unless this is dropped before
-/// [`keep`](Self::keep).
+/// Operations or messages that are about to be enqueued, and are counted as expected. A drop
+/// without [`keep`](Self::keep) takes them off the count.
 pub(super) struct Expected<'a>(&'a AtomicU64, u64);
 
 impl Expected<'_> {

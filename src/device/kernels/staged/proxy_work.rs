@@ -26,8 +26,8 @@ use crate::error::Error;
 pub(super) struct ProxyWork {
     memory: PieceMemory,
     stage: Arc<Stage>,
-    /// Carries the pieces, and nothing else. Its calls are in the order of the pieces, which all
-    /// ranks have alike; messages are in the order of each pair.
+    /// Does the pieces, and nothing else: its collectives in the order of the pieces, which is the
+    /// same on all ranks, and its messages in the order of each pair.
     carrier: Communicator,
     /// The watch of the communicator that the user holds.
     parent: Arc<Watch>,
@@ -107,7 +107,7 @@ impl ProxyWork {
         self.announce_pieces(now, &others);
     }
 
-    /// The host engine tells of pieces, but in the carrier's name, which nobody asks for.
+    /// Announces waits for pieces as those of `parent`: the engine announces the carrier's only.
     fn announce_pieces(&mut self, now: Instant, others: &Others) {
         let begun = [self.operations.pieces(), self.messages.pieces()];
         if !self.are_in_flight() || !self.stall.is_to_be_told(begun, now) {
@@ -127,7 +127,7 @@ impl ProxyWork {
                 }
             });
         if is_told {
-            self.stall.is_told(now);
+            self.stall.note_told(now);
         }
     }
 
@@ -158,8 +158,7 @@ impl ProxyWork {
         is_over
     }
 
-    /// Whether peers may need slots of calls that are done here. A call that is not done here is
-    /// done nowhere.
+    /// Whether peers may still need slots of this rank's calls, done or under way.
     fn still_passes_slots(&self) -> bool {
         let Some(exchange) = self.exchange.as_ref().filter(|_| !self.has_failed) else {
             return false;

@@ -34,7 +34,7 @@ impl Stall {
     }
 
     /// Notes that the other ranks were told.
-    pub(super) fn is_told(&mut self, now: Instant) {
+    pub(super) fn note_told(&mut self, now: Instant) {
         self.told = Some(now);
     }
 }

@@ -185,7 +185,7 @@ impl Peer {
         }
     }
 
-    /// Of which call the peer's last slot is, in its first lane or of packets.
+    /// The peer's last slot, in its first lane or of packets, and the call that it belongs to.
     pub(super) fn heard(&self) -> Option<Heard> {
         self.proxy.as_ref()?.carrier().heard()
     }

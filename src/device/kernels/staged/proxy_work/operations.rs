@@ -189,8 +189,8 @@ impl Operations {
     }
 }
 
-/// Whether no kernel of slots has failed: one behind it has a result as its input that is not
-/// there.
+/// Whether no kernel of slots has failed. After a failure, the input of later kernels may be a
+/// result that is missing.
 pub(super) fn are_sound(slots: Option<&Slots>) -> bool {
     slots.is_none_or(|slots| slots.check().is_ok())
 }
