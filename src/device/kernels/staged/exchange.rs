@@ -9,7 +9,7 @@ use std::time::Instant;
 use peer::Peer;
 use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_gpu::{Calls, MessageDirection, Rung, Slots, Stage};
-use spark_ccl_types::describe_message;
+use spark_ccl_types::{Signature, describe_message};
 
 use super::opened::OpenedBoxes;
 use super::stall::Stall;
@@ -213,7 +213,8 @@ impl Exchange {
     pub(super) fn fault(&self, others: &Others, parent: &Watch) -> Option<Fault> {
         let own = self.slots.rank();
         self.peers.iter().find_map(|peer| {
-            let ended = peer.judge(|| self.under_way(peer.rank(), others), own, parent);
+            let under_way = || self.under_way(peer.rank(), others);
+            let ended = peer.judge((under_way, self.settles(peer.rank())), own, parent);
             ended.or_else(|| self.differs(peer, others, parent))
         })
     }
@@ -227,6 +228,15 @@ impl Exchange {
         let calls = self.slots.calls();
         let sequence = DEVICE_MARK | (others.begun + calls.begun);
         (sequence, describe(calls.words))
+    }
+
+    /// Whether a kernel under way ends only once the carrier has taken its slots for a peer.
+    fn settles(&self, peer: usize) -> bool {
+        let calls = self.slots.calls();
+        let called = Signature::from_words(calls.words);
+        let is_rooted = called.is_some_and(|called| called.operation.is_rooted());
+        let mut sends = self.mails().filter(|mail| !mail.is_received);
+        calls.begun > calls.ended && is_rooted || sends.any(|mail| mail.peer == peer)
     }
 
     /// How many calls this rank's kernels have begun.

@@ -139,10 +139,11 @@ impl Peer {
     }
 
     /// The fault of a link that has ended while what is `under_way`, by its number and words, needs
-    /// it. If the peer has not said that it leaves, the control plane has some time to say why.
+    /// it. `settles` says whether its kernel ends only once the carrier has taken its slots. If the
+    /// peer has not said that it leaves, the control plane has some time to say why.
     pub(super) fn judge(
         &self,
-        under_way: impl Fn() -> (u64, String),
+        (under_way, settles): (impl Fn() -> (u64, String), bool),
         own: usize,
         parent: &Watch,
     ) -> Option<Fault> {
@@ -150,8 +151,10 @@ impl Peer {
         let [by, peer] = [own, self.rank].map(|rank| parent.member(rank as u32));
         if *error == SlotsError::Gone && parent.has_left(self.rank as u32).is_some() {
             // Everything that the peer has sent came before its link ended. It may have left before
-            // it gave credits for what it has consumed.
-            if !self.lacks() {
+            // it gave credits for the slots that it has consumed, and before their completions were
+            // here. A peer that has sent all slots of a call had those that it needs.
+            let needs = self.lacks_slots() || settles && self.has_unsent();
+            if !needs {
                 return None;
             }
             let ended = parent.latent_of(self.rank as u32);
@@ -217,7 +220,7 @@ impl Peer {
             return !self.is_used();
         };
         if self.ended.is_some() {
-            return !self.lacks() && proxy.progress().all(|lane| self.is_consumed(lane.lane));
+            return !self.lacks_slots() && proxy.progress().all(|lane| self.is_consumed(lane.lane));
         }
         self.is_passed() && self.are_consumed()
     }
@@ -245,16 +248,23 @@ impl Peer {
 
     /// Whether calls need slots that have yet to come, or that the carrier has yet to take.
     pub(super) fn lacks(&self) -> bool {
+        self.lacks_slots() || self.has_unsent()
+    }
+
+    /// Whether calls need slots that have yet to come, or packets that have yet to pass.
+    fn lacks_slots(&self) -> bool {
         let Some(proxy) = &self.proxy else {
             return self.is_used();
         };
         let (carrier, wanted) = (proxy.carrier(), self.packets_wanted());
-        proxy.packets() < wanted
-            || carrier.packets() < wanted
-            || proxy.progress().any(|lane| {
-                carrier.seen(lane.lane) < self.wanted(lane.lane)
-                    || lane.sent < self.published(lane.lane)
-            })
+        let is_wanted = |lane: Progress| carrier.seen(lane.lane) < self.wanted(lane.lane);
+        proxy.packets() < wanted || carrier.packets() < wanted || proxy.progress().any(is_wanted)
+    }
+
+    /// Whether the carrier has yet to take slots of this rank.
+    fn has_unsent(&self) -> bool {
+        let mut lanes = self.proxy.iter().flat_map(Proxy::progress);
+        lanes.any(|lane| lane.sent < self.published(lane.lane))
     }
 
     /// Whether calls wait for slots that the peer has not sent.
