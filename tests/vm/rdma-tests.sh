@@ -101,7 +101,10 @@ list_tests() {
     done <<<"$suites"
     # `tools` has none where other packages were built.
     for mode in "${modes[@]}"; do
-        [ -e "$work/tests-$mode" ] || { echo "no tests of the layout $mode were built" && continue; }
+        if [ ! -e "$work/tests-$mode" ]; then
+            echo "no tests of the layout $mode were built"
+            continue
+        fi
         files+=(-a "$work/tests-$mode")
         with+=("$mode")
     done

@@ -10,8 +10,9 @@ use crate::{Error, checked};
 ///
 /// # Safety
 /// Both addresses are the start of memory of this many bytes that the stream's device reaches, and
-/// that does not overlap. Both stay until the copy has run, also as long as a graph that has captured
-/// it is launched. While it runs, nothing writes the source, and nothing else uses the target.
+/// that does not overlap. Both stay until the copy has run, also as long as a graph that has
+/// captured it is launched. While it runs, nothing writes the source, and nothing else uses the
+/// target.
 ///
 /// # Errors
 /// The driver fails.
@@ -19,7 +20,8 @@ pub unsafe fn copy(stream: &CudaStream, to: u64, from: u64, bytes: usize) -> Res
     let device = make_current(stream.context())?;
     // SAFETY: the caller gives two starts of `bytes` bytes that the stream's device reaches and
     // that do not overlap. The caller keeps both until the copy has run; while it runs, nothing
-    // writes the source, and nothing else uses the target. The stream is borrowed, so it has not been destroyed.
+    // writes the source, and nothing else uses the target. The stream is borrowed, so it has not
+    // been destroyed.
     let status = unsafe { sys::cuMemcpyAsync(to, from, bytes, stream.cu_stream()) };
     checked("cuMemcpyAsync", device, status.result())
 }

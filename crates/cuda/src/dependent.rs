@@ -101,10 +101,10 @@ impl DependentLaunch {
             count: 1,
         };
         // SAFETY: `config` and its one attribute are local variables of the driver's layout, and
-        // `parameters` is borrowed; the driver reads them before it returns. The caller gives each parameter
-        // the layout that the kernel has for it, and keeps the memory that they name until the
-        // kernel has ended. Each thread of the kernel waits before it uses memory. `stream` and
-        // `function` are borrowed, so neither has been destroyed.
+        // `parameters` is borrowed; the driver reads them before it returns. The caller gives each
+        // parameter the layout that the kernel has for it, and keeps the memory that they name
+        // until the kernel has ended. Each thread of the kernel waits before it uses memory.
+        // `stream` and `function` are borrowed, so neither has been destroyed.
         let launched = unsafe {
             (self.launch_kernel_ex)(
                 &raw const config,

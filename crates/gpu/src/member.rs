@@ -239,9 +239,9 @@ impl Member {
         // SAFETY: the caller has joined the member with the scratch of this communicator's ranks
         // alone. Buffers are as long as the call says, and the caller leaves them to it until it
         // has run. The caller lets this rank's operations run one after the other, and kernels of
-        // ranks that share a GPU at the same time. Ranks whose calls have the same words make the same call.
-        // `plan` follows from the call, the number of ranks and the limits, which all have alike,
-        // so all of them have the same plan.
+        // ranks that share a GPU at the same time. Ranks whose calls have the same words make the
+        // same call. `plan` follows from the call, the number of ranks and the limits, which all
+        // have alike, so all of them have the same plan.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
@@ -286,9 +286,9 @@ impl Member {
         // with the scratch of this communicator's ranks alone. Buffers are as long as the call
         // says, and the caller leaves them to it until it has run. The caller lets this rank's
         // operations run one after the other. All ranks make the call by this plan, and the caller
-        // lets kernels of ranks that share a GPU run at the same time. The member owns all other memory that the
-        // arguments name. Its drop frees that only after all kernels have ended, and the caller
-        // launches no graph after that.
+        // lets kernels of ranks that share a GPU run at the same time. The member owns all other
+        // memory that the arguments name. Its drop frees that only after all kernels have ended,
+        // and the caller launches no graph after that.
         kernels.launch_in_turn(stream, || unsafe {
             kernels.launch(plan, arguments, stream)
         })

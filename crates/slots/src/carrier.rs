@@ -13,8 +13,8 @@ pub trait Carrier: Send {
     /// now. Never waits. No more than [`come`](Self::come) were consumed.
     ///
     /// # Safety
-    /// The slot must not be written from now on, before it was [`completed`](Self::completed). The peer must have consumed the slot that was in its place
-    /// before.
+    /// The slot must not be written from now on, before it was [`completed`](Self::completed). The
+    /// peer must have consumed the slot that was in its place before.
     ///
     /// # Errors
     /// The peer cannot be reached any more.

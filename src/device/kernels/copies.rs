@@ -96,9 +96,9 @@ impl MessageCopy {
     /// Enqueues the copy.
     ///
     /// # Safety
-    /// The message lies where it is read, and nothing writes it, until the copy has run. The memory for copies stays
-    /// until then, and as long as a graph that has captured the copy is launched, and nothing else
-    /// uses it meanwhile.
+    /// The message lies where it is read, and nothing writes it, until the copy has run. The memory
+    /// for copies stays until then, and as long as a graph that has captured the copy is launched,
+    /// and nothing else uses it meanwhile.
     pub(super) unsafe fn enqueue(&self, stream: &CudaStream) -> Result<(), gpu::Error> {
         // SAFETY: the caller lets nothing write the message until the copy has run, and keeps the
         // copy's place, which nothing else uses, also as long as a graph may launch the copy. Both

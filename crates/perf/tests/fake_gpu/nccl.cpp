@@ -242,7 +242,8 @@ static int put(Comm *comm, void *stream, Call call) {
             if (!all) {
                 auto &known = collectives[{comm->id, place}];
                 size_t size = comm->size;
-                if (!known) known.reset(new Collective{std::vector<Call>(size), {}, 0, false, false});
+                if (!known)
+                    known.reset(new Collective{std::vector<Call>(size), {}, 0, false, false});
                 all = known;
                 all->factors.resize(size);
                 all->calls[comm->rank] = call;

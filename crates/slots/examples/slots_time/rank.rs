@@ -143,8 +143,7 @@ impl Rank {
         let context = spark_ccl_cuda::context(rank % spark_ccl_cuda::count()?)?;
         let shared = Shared(Arc::new(memory), 0);
         let (start, bytes) = (shared.0.as_ptr(), shared.0.len());
-        // SAFETY: these bytes stay mapped for reads and writes as long as `shared.0`, of which the
-        // block's owner is a clone.
+        // SAFETY: the bytes stay mapped while `shared.0` lives, and the block has a clone of it.
         let block = unsafe { HostBlock::register(&context, start, bytes, Arc::clone(&shared.0))? };
         let at = |of: usize, which: usize| (2 * of + which) * *BOX;
         let host = block.address();
