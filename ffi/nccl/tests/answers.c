@@ -8,6 +8,7 @@
 #include "abi.h"
 
 #include <dlfcn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ static void *found(void *library, const char *name)
         pid_t child = fork();                                                                      \
         if (child == 0) {                                                                          \
             alarm(20);                                                                             \
+            (void)prctl(PR_SET_DUMPABLE, 0); /* Crashes leave no file. */                          \
             printf("%s, %s: %d\n", #name, what, OF(name)(__VA_ARGS__));                            \
             fflush(stdout);                                                                        \
             _exit(0);                                                                              \
