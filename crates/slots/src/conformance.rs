@@ -27,7 +27,7 @@ unsafe impl Memory for Plain {
     fn words(&self) -> &[AtomicU64] {
         let start = self.0.as_ptr().cast::<AtomicU64>();
         // SAFETY: a `Line` is its `LINE / 8` words and nothing else, so the lines of the box, which
-        // `self` keeps, are so many adjacent words. They are atomics, so shared references to them
+        // `self` keeps, are adjacent words. They are atomics, so shared references to them
         // may be written through.
         unsafe { std::slice::from_raw_parts(start, self.0.len() * (LINE / 8)) }
     }

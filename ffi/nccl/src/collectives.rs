@@ -130,8 +130,8 @@ macro_rules! collectives {
             stream: cudaStream_t,
         ) -> Status {
             let none = std::ptr::null();
-            // SAFETY: the buffers and the stream are as they must be (this function's contract);
-            // there is no configuration.
+            // SAFETY: the caller keeps buffers and stream until the call has run. There is no
+            // configuration.
             unsafe { $configured(send, recv, count, datatype, $($rest,)* comm, stream, none) }
         }
 
@@ -156,8 +156,8 @@ macro_rules! collectives {
             let rest = Rest { $($rest: Some($rest),)* ..Rest::default() };
             let operation = Operation::$operation;
             let call = Call { operation, datatype, comm, stream, config };
-            // SAFETY: the buffers, the stream and the configuration are as they must be (this
-            // function's contract).
+            // SAFETY: the caller keeps buffers and stream until the call has run, and passes a
+            // configuration that is null or as long as its `size` says.
             unsafe { call.run(rest.op, |draft| draft.collective(buffers, rest.root)) }
         }
     )*};

@@ -49,8 +49,8 @@ pub(crate) unsafe fn grow(
         let Some(id) = own else {
             return guarded(|| given(id, "uniqueId of a new rank").map(drop));
         };
-        // SAFETY: `new` is null or can be written, and `config` is null or as it must be (this
-        // function's contract).
+        // SAFETY: `new` is null or can be written, and `config` is null, or as long as its `size`
+        // says, and its strings and options end: the caller passes no other.
         return unsafe { init_rank_config(new, size, id, rank, config) };
     }
     let prepare = |options: &Options| {
@@ -80,8 +80,8 @@ pub(crate) unsafe fn grow(
             connect(builder, size, &id, rank)?(cancel)
         }))
     };
-    // SAFETY: `new` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `new` is null or can be written, and `config` is null, or as long as its `size` says,
+    // and its strings and options end: the caller passes no other.
     unsafe { make(new, config, prepare) }
 }
 

@@ -40,7 +40,8 @@ pub(crate) fn last_error_of(_comm: ncclComm_t) -> *const c_char {
 /// # Safety
 /// `config` is null, or [as it must be](check_encryption).
 pub(crate) unsafe fn set_encryption(config: *const ncclEncryptionConfig_t) -> Status {
-    // SAFETY: `config` is null or as it must be (this function's contract).
+    // SAFETY: `config` is null, or as long as its `size` says, and its strings and options end: the
+    // caller passes no other.
     guarded(|| unsafe { check_encryption(config) })
 }
 

@@ -104,8 +104,8 @@ pub(crate) unsafe fn make<
     config: *const ncclConfig_t,
     prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
 ) -> Status {
-    // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `to` is null or can be written, and `config` is null, or as long as its `size` says,
+    // and its strings and options end: the caller passes no other.
     progressing(|| unsafe { begin(to, config, prepare) })
 }
 
@@ -120,8 +120,8 @@ pub(crate) unsafe fn begin<
     config: *const ncclConfig_t,
     prepare: impl FnOnce(&Options) -> Result<Plan<W>, Failure>,
 ) -> Result<Progress, Failure> {
-    // SAFETY: `to` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `to` is null or can be written, and `config` is null, or as long as its `size` says,
+    // and its strings and options end: the caller passes no other.
     unsafe { attempt(to, config, prepare) }.inspect_err(groups::keep_failure)
 }
 
@@ -136,7 +136,8 @@ unsafe fn attempt<W: FnOnce(&Cancel) -> Result<Option<Communicator>, Failure> + 
     // SAFETY: `given` has refused null, and otherwise `to` can be written (this function's
     // contract).
     unsafe { to.write(std::ptr::null_mut()) };
-    // SAFETY: `config` is null or as it must be (this function's contract).
+    // SAFETY: `config` is null, or as long as its `size` says, and its strings and options end: the
+    // caller passes no other.
     let mut options = unsafe { Options::read(config) }?;
     // So an unusable fallback is reported now, and not only when it is needed.
     fallback::real()?;

@@ -61,8 +61,8 @@ pub(crate) unsafe fn init_rank_config(
             connect(options.builder(None)?, size, &id, rank)?,
         ))
     };
-    // SAFETY: `comm` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `comm` is null or can be written, and `config` is null, or as long as its `size`
+    // says, and its strings and options end: the caller passes no other.
     unsafe { make(comm, config, prepare) }
 }
 
@@ -91,8 +91,8 @@ pub(crate) unsafe fn init_rank_scalable(
             connect(options.builder(None)?, size, id, rank)?,
         ))
     };
-    // SAFETY: `comm` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `comm` is null or can be written, and `config` is null, or as long as its `size`
+    // says, and its strings and options end: the caller passes no other.
     unsafe { make(comm, config, prepare) }
 }
 
@@ -161,8 +161,8 @@ pub(crate) unsafe fn split(
         let plan = Plan::new(own, split);
         Ok(plan.of_member(color.is_some()))
     };
-    // SAFETY: `part` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `part` is null or can be written, and `config` is null, or as long as its `size`
+    // says, and its strings and options end: the caller passes no other.
     unsafe { make(part, config, prepare) }
 }
 
@@ -208,8 +208,8 @@ pub(crate) unsafe fn shrink(
             without(cancel, &parent.inner, &lost)
         }))
     };
-    // SAFETY: `rest` is null or can be written, and `config` is null or as it must be (this
-    // function's contract).
+    // SAFETY: `rest` is null or can be written, and `config` is null, or as long as its `size`
+    // says, and its strings and options end: the caller passes no other.
     unsafe { make(rest, config, prepare) }
 }
 

@@ -51,8 +51,7 @@ fn find() -> (Library, Vec<Gpu>) {
     let gpus = cuda::gpus().unwrap();
     let path = env::var_os("SPARK_CCL_NCCL_LIBRARY");
     let library = match path.as_deref().map(Path::new) {
-        // SAFETY: whoever sets `SPARK_CCL_NCCL_LIBRARY` names NCCL by it, whose initialisers any
-        // process may run.
+        // SAFETY: the variable names NCCL, whose initialisers any process may run.
         Some(path) => unsafe { Library::open_at(path) },
         None => Library::open(),
     };

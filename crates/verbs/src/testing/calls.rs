@@ -55,7 +55,8 @@ pub(super) unsafe fn free<T>(pointer: *mut T) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut raw::ibv_device {
-    // SAFETY: `count` points to a number that may be written, as for `ibv_get_device_list`.
+    // SAFETY: `ibv_get_device_list` demands of its caller that `count` points to a number that may
+    // be written.
     unsafe { *count = 1 };
     boxed(boxed(0_u64).cast::<raw::ibv_device>())
 }
@@ -110,8 +111,8 @@ pub(super) unsafe extern "C" fn query_device(
     _: *mut raw::ibv_context,
     device: *mut raw::ibv_device_attr,
 ) -> c_int {
-    // SAFETY: `device` points to initialised attributes that nothing else uses during the call, as
-    // for `ibv_query_device`.
+    // SAFETY: `ibv_query_device` demands of its caller that `device` points to initialised
+    // attributes that nothing else uses during the call.
     let device = unsafe { &mut *device };
     device.phys_port_cnt = 1;
     device.max_qp = 1 << 10;
@@ -135,8 +136,8 @@ pub(super) unsafe extern "C" fn query_port(
     if number != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: `port` points to an initialised `ibv_port_attr` under the name of its leading part,
-    // which nothing else uses during the call, as for `ibv_query_port`.
+    // SAFETY: `ibv_query_port` demands of its caller that `port` points to an initialised
+    // `ibv_port_attr` under the name of its leading part, which nothing else uses during the call.
     let port = unsafe { &mut *port.cast::<raw::ibv_port_attr>() };
     port.state = raw::IBV_PORT_ACTIVE;
     port.max_mtu = raw::IBV_MTU_4096;
@@ -161,8 +162,8 @@ pub(super) unsafe extern "C" fn query_gid_table(
         Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)),
     ];
     for (index, gid) in gids.iter().enumerate().take(most) {
-        // SAFETY: `entries` has room for `most`, as for `ibv_query_gid_table`, and `index` is less
-        // than that.
+        // SAFETY: `ibv_query_gid_table` demands of its caller that `entries` has room for `most`.
+        // `index` is less than that.
         unsafe {
             *entries.add(index) = raw::ibv_gid_entry {
                 gid: raw::ibv_gid { raw: gid.0 },
@@ -222,8 +223,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     bytes: usize,
     access: c_int,
 ) -> *mut raw::ibv_mr {
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as for `ibv_reg_mr`.
-    // `reg_mr_iova2` needs no more: it does not access the memory.
+    // SAFETY: `ibv_reg_mr` demands of its caller that `domain` is from `alloc_pd` and has not been
+    // freed. `reg_mr_iova2` needs no more: it does not access the memory.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -372,8 +373,8 @@ pub(super) unsafe extern "C" fn create_qp(
     options: *mut raw::ibv_qp_init_attr,
 ) -> *mut raw::ibv_qp {
     EXISTING.set(EXISTING.get() + 1);
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, and `options` are initialised, as
-    // for `ibv_create_qp`.
+    // SAFETY: `ibv_create_qp` demands of its caller that `domain` is from `alloc_pd` and has not
+    // been freed, and `options` are initialised.
     let (pair, capacity) = unsafe { (raw_pair(domain, options), (*options).cap) };
     boxed(NullPair {
         pair,
@@ -413,8 +414,8 @@ pub(super) unsafe extern "C" fn modify_qp(
     if let Some((_, errno)) = failure() {
         return errno;
     }
-    // SAFETY: `pair` is a live queue pair, the first field of one that `create_qp` has boxed, and
-    // `attributes` are initialised, as for `ibv_modify_qp`.
+    // SAFETY: `ibv_modify_qp` demands of its caller that `pair` is a live queue pair, the first
+    // field of one that `create_qp` has boxed, and `attributes` are initialised.
     unsafe { (*pair).state = (*attributes).qp_state };
     0
 }
@@ -425,8 +426,9 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: both structures may be written, and the queue pair exists, as for `ibv_query_qp`:
-    // `create_qp` boxed it as the first field of a `NullPair`, which is `repr(C)`.
+    // SAFETY: `ibv_query_qp` demands of its caller that both structures may be written, and the
+    // queue pair exists: `create_qp` boxed it as the first field of a `NullPair`, which is
+    // `repr(C)`.
     unsafe {
         (*attributes).qp_state = (*pair).state;
         (*options).cap = (*pair.cast::<NullPair>()).capacity;

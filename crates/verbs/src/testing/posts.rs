@@ -31,14 +31,14 @@ pub(super) unsafe extern "C" fn poll_cq(
     most: c_int,
     into: *mut raw::ibv_wc,
 ) -> c_int {
-    // SAFETY: the queue exists, as for `ibv_poll_cq`: `create_cq` boxed it as the first field of a
-    // `NullQueue`, which is `repr(C)`. Only shared references to it are made.
+    // SAFETY: `ibv_poll_cq` demands of its caller that the queue exists: `create_cq` boxed it as
+    // the first field of a `NullQueue`, which is `repr(C)`. Only shared references to it are made.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
     let mut ended = lock(&queue.ended);
     let count = ended.len().min(most as usize);
     for (place, completion) in ended.drain(..count).enumerate() {
-        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `place` is less
-        // than that.
+        // SAFETY: `ibv_poll_cq` demands of its caller that `into` has room for `most` completions.
+        // `place` is less than that.
         unsafe { *into.add(place) = completion };
     }
     count as c_int
@@ -68,8 +68,8 @@ pub(super) unsafe extern "C" fn post_send(
         }
         Ok(())
     };
-    // SAFETY: the requests are initialised, stay unchanged during the call and end with null, and
-    // `bad` may be written, as for `ibv_post_send`.
+    // SAFETY: `ibv_post_send` demands of its caller that the requests are initialised, stay
+    // unchanged during the call and end with null, and `bad` may be written.
     unsafe { each(request, |request| request.next, bad, take) }
 }
 
@@ -101,8 +101,8 @@ pub(super) unsafe extern "C" fn post_recv(
         }
         Ok(())
     };
-    // SAFETY: the receives are initialised, stay unchanged during the call and end with null, and
-    // `bad` may be written, as for `ibv_post_recv`.
+    // SAFETY: `ibv_post_recv` demands of its caller that the receives are initialised, stay
+    // unchanged during the call and end with null, and `bad` may be written.
     unsafe { each(receive, |receive| receive.next, bad, take) }
 }
 

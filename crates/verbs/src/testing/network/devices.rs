@@ -21,7 +21,8 @@ const NAMES: [&std::ffi::CStr; 2] = [c"loop0", c"loop1"];
 type List = [*mut raw::ibv_device; DEVICES.len() + 1];
 
 pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut raw::ibv_device {
-    // SAFETY: `count` points to a number that may be written, as for `ibv_get_device_list`.
+    // SAFETY: `ibv_get_device_list` demands of its caller that `count` points to a number that may
+    // be written.
     unsafe { *count = DEVICES.len() as c_int };
     let mut list: List = [null_mut(); _];
     for (place, device) in list.iter_mut().zip(&DEVICES) {
@@ -44,12 +45,14 @@ unsafe fn index(device: *mut raw::ibv_device) -> usize {
 }
 
 pub(super) unsafe extern "C" fn get_device_name(device: *mut raw::ibv_device) -> *const c_char {
-    // SAFETY: the device is from `get_device_list`, as for `ibv_get_device_name`.
+    // SAFETY: `ibv_get_device_name` demands of its caller that the device is from
+    // `get_device_list`.
     NAMES[unsafe { index(device) }].as_ptr()
 }
 
 pub(super) unsafe extern "C" fn get_device_guid(device: *mut raw::ibv_device) -> u64 {
-    // SAFETY: the device is from `get_device_list`, as for `ibv_get_device_guid`.
+    // SAFETY: `ibv_get_device_guid` demands of its caller that the device is from
+    // `get_device_list`.
     let index = unsafe { index(device) };
     (0x0102_0304_0506_0700 + index as u64).to_be()
 }
@@ -98,9 +101,10 @@ pub(super) unsafe extern "C" fn query_gid_table(
     if most == 0 {
         return 0;
     }
-    // SAFETY: the context is open, as for `ibv_query_gid_table`.
+    // SAFETY: `ibv_query_gid_table` demands of its caller that the context is open.
     let gid = unsafe { gid_of(context) };
-    // SAFETY: `entries` has room for one, as for `ibv_query_gid_table`: `most` is not 0.
+    // SAFETY: `ibv_query_gid_table` demands of its caller that `entries` has room for one: `most`
+    // is not 0.
     unsafe {
         *entries = raw::ibv_gid_entry {
             gid: raw::ibv_gid { raw: gid.0 },

@@ -35,8 +35,8 @@ impl Mapped {
             0 => {}
             errno => return Err(Errno::from_raw(errno)),
         }
-        // SAFETY: the number is not negative, so it is not -1. It is a descriptor that stays open
-        // during the call, as for `ibv_reg_dmabuf_mr`, or that of no file, and then `fstat` fails.
+        // SAFETY: the number is not negative, so it is not -1. If it is a descriptor's, the caller
+        // of `ibv_reg_dmabuf_mr` keeps that open during the call; else `fstat` fails.
         let file = unsafe { BorrowedFd::borrow_raw(fd) };
         let all = fstat(file).map_err(|_| Errno::EBADF)?.st_size as u64;
         let is_within = offset

@@ -53,7 +53,8 @@ pub(super) unsafe extern "C" fn create_qp(
     domain: *mut raw::ibv_pd,
     options: *mut raw::ibv_qp_init_attr,
 ) -> *mut raw::ibv_qp {
-    // SAFETY: the domain exists and the options are initialised, as for `ibv_create_qp`.
+    // SAFETY: `ibv_create_qp` demands of its caller that the domain exists and the options are
+    // initialised.
     let (pair, options) = unsafe { (calls::raw_pair(domain, options), &*options) };
     let (receives, waiting) = channel();
     let (requests, unsent) = channel();
@@ -96,8 +97,8 @@ pub(super) unsafe extern "C" fn modify_qp(
     _mask: c_int,
 ) -> c_int {
     // SAFETY: the queue pair exists: `create_qp` boxed it as the first field of a `Pair`, which is
-    // `repr(C)`. Nothing else uses it meanwhile: `QueuePair` is consumed in order to modify it. The
-    // attributes are initialised, as for `ibv_modify_qp`.
+    // `repr(C)`. Nothing else uses it meanwhile: `QueuePair` is consumed in order to modify it.
+    // `ibv_modify_qp` demands of its caller that the attributes are initialised.
     let (pair, to) = unsafe { (&mut *pair.cast::<Pair>(), &*attributes) };
     let end = &pair.end;
     let is_next = match to.qp_state {
@@ -131,8 +132,8 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: both structures may be written, and the queue pair exists, as for `ibv_query_qp`:
-    // `create_qp` boxed it as the first field of a `Pair`, which is `repr(C)`.
+    // SAFETY: `ibv_query_qp` demands of its caller that both structures may be written, and the
+    // queue pair exists: `create_qp` boxed it as the first field of a `Pair`, which is `repr(C)`.
     unsafe {
         let pair = &*pair.cast::<Pair>();
         (*attributes).qp_state = pair.end.state();
@@ -172,8 +173,8 @@ pub(super) unsafe extern "C" fn post_send(
         let _ = pair.requests.send(request);
         Ok(())
     };
-    // SAFETY: the requests are initialised, stay unchanged during the call and end with null, and
-    // `bad` may be written, as for `ibv_post_send`.
+    // SAFETY: `ibv_post_send` demands of its caller that the requests are initialised, stay
+    // unchanged during the call and end with null, and `bad` may be written.
     unsafe { each(request, |request| request.next, bad, take) }
 }
 
@@ -194,8 +195,8 @@ pub(super) unsafe extern "C" fn post_recv(
         let _ = pair.receives.send(entry.wr_id);
         Ok(())
     };
-    // SAFETY: the receives are initialised, stay unchanged during the call and end with null, and
-    // `bad` may be written, as for `ibv_post_recv`.
+    // SAFETY: `ibv_post_recv` demands of its caller that the receives are initialised, stay
+    // unchanged during the call and end with null, and `bad` may be written.
     let result = unsafe { each(receive, |receive| receive.next, bad, take) };
     if result == 0 {
         pair.end.flush_if_failed();

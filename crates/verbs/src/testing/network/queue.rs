@@ -155,8 +155,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     most: c_int,
     into: *mut raw::ibv_wc,
 ) -> c_int {
-    // SAFETY: the queue is from `create_cq` and exists during the call, as for libibverbs'
-    // function.
+    // SAFETY: the caller has the queue from `create_cq`, and keeps it during the call.
     let queue = unsafe { of(queue) };
     let arrivals = queue
         .arrivals
@@ -164,8 +163,8 @@ pub(super) unsafe extern "C" fn poll_cq(
         .unwrap_or_else(PoisonError::into_inner);
     let mut count = 0;
     for Arrival { completion, ended } in arrivals.try_iter().take(most as usize) {
-        // SAFETY: `into` has room for `most` completions, as for `ibv_poll_cq`, and `count` is less
-        // than that.
+        // SAFETY: `ibv_poll_cq` demands of its caller that `into` has room for `most` completions.
+        // `count` is less than that.
         unsafe { *into.add(count) = completion };
         let Ended(posted, ended) = ended;
         posted.fetch_sub(ended, Ordering::Relaxed);
@@ -177,8 +176,7 @@ pub(super) unsafe extern "C" fn poll_cq(
 
 /// Also notifies of unsolicited completions.
 pub(super) unsafe extern "C" fn req_notify_cq(queue: *mut raw::ibv_cq, _: c_int) -> c_int {
-    // SAFETY: the queue is from `create_cq` and exists during the call, as for libibverbs'
-    // function.
+    // SAFETY: the caller has the queue from `create_cq`, and keeps it during the call.
     let is_armed = &unsafe { of(queue) }.end.is_armed;
     is_armed.store(true, Ordering::Relaxed);
     fence(Ordering::SeqCst);
@@ -195,8 +193,9 @@ pub(super) unsafe extern "C" fn get_cq_event(
     let mut bytes = [0; 8];
     match rustix::io::read(reader, &mut bytes) {
         Ok(8) => {
-            // SAFETY: both point to pointers that may be written, as for `ibv_get_cq_event`. The
-            // function that acknowledges events ignores the queue that is written here.
+            // SAFETY: `ibv_get_cq_event` demands of its caller that both point to pointers that may
+            // be written. The function that acknowledges events ignores the queue that is written
+            // here.
             unsafe {
                 *queue = null_mut();
                 *id = without_provenance_mut(u64::from_ne_bytes(bytes) as usize);

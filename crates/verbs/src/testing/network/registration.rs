@@ -45,8 +45,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     bytes: usize,
     access: c_int,
 ) -> *mut raw::ibv_mr {
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, and the memory stays mapped while
-    // it is registered, as for `ibv_reg_mr`.
+    // SAFETY: `ibv_reg_mr` demands of its caller that `domain` is from `alloc_pd` and has not been
+    // freed, and the memory stays mapped while it is registered.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -63,8 +63,8 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
         Errno::EINVAL.set();
         return null_mut();
     }
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as for `ibv_reg_mr_iova2`. The
-    // memory is not accessed.
+    // SAFETY: `ibv_reg_mr_iova2` demands of its caller that `domain` is from `alloc_pd` and has not
+    // been freed. The memory is not accessed.
     let made = unsafe { calls::reg_mr_iova2(domain, start, bytes, iova, access) };
     if made.is_null() {
         return null_mut();
@@ -112,7 +112,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
             return null_mut();
         }
     };
-    // SAFETY: `domain` is from `alloc_pd` and has not been freed, as for `ibv_reg_dmabuf_mr`.
+    // SAFETY: `ibv_reg_dmabuf_mr` demands of its caller that `domain` is from `alloc_pd` and has
+    // not been freed.
     let made = unsafe { calls::reg_dmabuf_mr(domain, offset, bytes, iova, fd, access) };
     if made.is_null() {
         return null_mut();
