@@ -1,8 +1,8 @@
 """The parts of documents that show a table.
 
 A part stands between `<!-- begin: NAME WHICH -->` and `<!-- end -->`. NAME is a data file; WHICH
-may have `table=N` (all, if absent), `columns=N,N`, `rows=FIRST CELL,FIRST CELL` and `with=about`,
-which adds how it was measured. `<!-- begin: ratios -->` is the table of collectives beside the best
+may have `table=N` (all, if absent), `columns=N,N`, `without=HEAD,HEAD` (columns that the table may
+lack), `rows=FIRST CELL,FIRST CELL` and `with=about`, which adds how it was measured. `<!-- begin: ratios -->` is the table of collectives beside the best
 peer, `<!-- begin: how-fast -->` that of all_reduce beside all others.
 """
 
@@ -21,7 +21,8 @@ PART = re.compile(r"(<!-- begin: ([^>]+?) -->\n).*?(<!-- end -->)", re.S)
 # A line that is meant as the mark of a part.
 MARK = re.compile(r"<!--\s*(begin|end)", re.I)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "reduce", "broadcast", "alltoall")
-PEERS = ("Open MPI", "MPICH")
+# A machine may have no Open MPI 5.
+PEERS = ("Open MPI", "Open MPI 5", "MPICH")
 BESIDE = (
     ("host memory: Open MPI, MPICH", "host/all_reduce-hot", PEERS, "spark-ccl"),
     ("the same, ours in memory of `comm.alloc`", "host/all_reduce-hot", PEERS,
@@ -84,9 +85,12 @@ def narrowed(table: Grid, options: dict[str, str]) -> Grid:
     if "rows" in options:
         by_first = {row[0]: row for row in reversed(rows)}
         rows = [by_first[first] for first in options["rows"].split(",")]
-    if "columns" not in options:
-        return Grid(table.heads, rows, table.title)
-    columns = [int(number) - 1 for number in options["columns"].split(",")]
+    columns = list(range(len(table.heads)))
+    if "columns" in options:
+        columns = [int(number) - 1 for number in options["columns"].split(",")]
+    if "without" in options:
+        without = options["without"].split(",")
+        columns = [column for column in columns if table.heads[column] not in without]
     return Grid([table.heads[column] for column in columns],
                 [[row[column] for column in columns] for row in rows], table.title)
 
@@ -115,7 +119,7 @@ def how_fast() -> str:
             # The first of the columns with the same head.
             cells = dict(reversed(list(zip(table.heads, row))))
             if cells.get("call", "all_reduce") == "all_reduce":
-                best = min((cells[other] for other in theirs), key=data.number)
+                best = min((cells[other] for other in theirs if other in cells), key=data.number)
                 of_size[cells["bytes"]] = f"{best}, {cells[ours]}"
         cells = [of_size[size] for size in SIZES_OF_ALL]
         rows.append([who, *cells, measured.date, measured.commit.removeprefix("0.1.0+")])

@@ -18,7 +18,7 @@ def field(text, name):
     return "unknown"
 
 
-def describe():
+def describe(programs):
     cpu = output("lscpu")
     with open("/proc/meminfo", encoding="ascii") as file:
         memory = int(field(file.read(), "MemTotal").split()[0])
@@ -28,6 +28,8 @@ def describe():
     virtual = "" if hypervisor == "unknown" else f", virtual ({hypervisor})"
     caches = ", ".join(f"{level} {field(cpu, level + ' cache')}" for level in ("L1d", "L2", "L3"))
     openmpi = output("mpirun.openmpi", "--version").split("\n", 1)[0].split()[-1]
+    if os.path.exists(five := f"{programs}/openmpi5/bin/mpirun"):
+        openmpi += f" and {output(five, '--version').split(chr(10), 1)[0].split()[-1]}"
     mpich = field(output("mpichversion"), "MPICH Version")
     # Without suffixes of a distribution or a provider.
     release = os.uname().release.split("-")[0]

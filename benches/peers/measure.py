@@ -8,7 +8,7 @@ import data
 import load
 import machine
 import report
-from programs import Call, Floor
+from programs import Call, Floor, Line
 from tables import LARGE, LARGE_ROUNDS, Programs, against, all_tables
 
 # Calls are repeated for about this long per way (microseconds); in the trial, at an assumed speed.
@@ -32,7 +32,8 @@ def main():
         raise SystemExit("commit first: each table names the commit that it was measured on")
     for table in tables:
         before = load.settled(options.load)
-        result = report.measured(table, measure(table, options), options, before)
+        lines = measure(table, options)
+        result = report.measured(table, lines, rounds_of(table, options), options, before)
         print(f"\n{report.shown(result)}\n", flush=True)
         if not options.print_only:
             data.save(f"host/{table.name}", result)
@@ -82,8 +83,13 @@ def measure(table, options):
                     for i, program in enumerate(table.programs)]
         else:
             kept = [promising(program, table, size) for program in table.programs]
-        lines.append(Line(size, run_rounds(table, size, kept, options)))
+        lines.append(Row(size, *run_rounds(table, size, kept, options)))
     return lines
+
+
+def rounds_of(table, options):
+    """A table may need more than the others, but not where the script is only tried."""
+    return max(options.rounds, table.rounds if options.rounds >= FEWEST_ROUNDS else 0)
 
 
 def as_before(program, line, number):
@@ -107,29 +113,34 @@ def promising(program, table, size):
 
 
 def run_rounds(table, size, kept, options):
-    """Runs all programs in turn, round by round. Returns each one's times of each setting."""
-    rounds = options.rounds if size <= LARGE else min(options.rounds, LARGE_ROUNDS)
+    """Runs all programs in turn, round by round. Returns each one's times of each setting, and the
+    round trips of a line before and after each start."""
+    rounds = rounds_of(table, options) if size <= LARGE else min(options.rounds, LARGE_ROUNDS)
     results = [{setting: [] for setting in own} for own in kept]
+    line = Line(f"{options.programs}/line")
+    trips = [line.time()]
     for number in range(rounds):
         print(f"{table.name}: {size} bytes, round {number + 1} of {rounds}", file=sys.stderr)
         for program, own, result in zip(table.programs, kept, results):
             for setting, expected in own.items():
                 call = Call(table.collective, size, calls(STRETCH, expected), table.room)
                 result[setting].append(program.run(setting, call))
-    return results
+                trips.append(line.time())
+    return results, trips
 
 
 def calls(stretch, expected):
     return min(max(int(stretch / expected), FEWEST_CALLS), MOST_CALLS)
 
 
-class Line:
+class Row:
     """The results of one size: for each program, a dict from a setting to the times (out of
-    place, in place) of each round."""
+    place, in place) of each round; and the median round trip of a line."""
 
-    def __init__(self, size, results):
+    def __init__(self, size, results, trips):
         self.size = size
         self.results = results
+        self.trip = statistics.median(trips)
 
     def best(self, program, way):
         """The program's best setting, and its times."""

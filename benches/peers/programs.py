@@ -103,6 +103,17 @@ class Ours(Contestant):
         return tuple(Times(way["time"], way["cpu_time"]) for way in ways)
 
 
+@dataclass(frozen=True)
+class Line:
+    """The round trip of a cache line between the two cores: they may be near or far."""
+
+    program: str
+
+    def time(self):
+        """Microseconds."""
+        return float(execute([self.program], {}).split()[1])
+
+
 def refuse_wrong(title, call, wrong, output):
     if wrong:
         raise SystemExit(f"{title}, {call}: {wrong:.0f} wrong elements\n{output}")

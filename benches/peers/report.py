@@ -11,13 +11,13 @@ from tables import LARGE, LARGE_ROUNDS, SHARE_FROM
 WAYS = ("out of place", "in place")
 
 
-def measured(table, lines, options, load):
+def measured(table, lines, rounds, options, load):
     """The results of a table. The load average was taken before its first run."""
     large = f" ({LARGE_ROUNDS} from 128 MiB on)" if max(table.sizes) > LARGE else ""
     return data.Measured(
         table.title, "benches/peers.sh", datetime.date.today().isoformat(),
-        machine.version(options.spark_perf), machine.describe(), f"{load:.2f}",
-        [f"Median of {options.rounds} rounds{large}."],
+        machine.version(options.spark_perf), machine.describe(options.programs), f"{load:.2f}",
+        [f"Median of {rounds} rounds{large}."],
         [grid(table, lines, way, name.capitalize()) for way, name in enumerate(WAYS)],
         settings(table, lines))
 
@@ -52,7 +52,8 @@ def row(table, line, way):
             if program.floor:
                 cells.append(("share of floor",
                               share(by_title[program.floor], best, line.size)))
-    return cells + [("spread", f"{100 * max(best.spread for best in bests):.0f} %")]
+    cells.append(("spread", f"{100 * max(best.spread for best in bests):.0f} %"))
+    return cells + [("line", f"{line.trip:.2f}")]
 
 
 def share(floor, ours, size):

@@ -40,6 +40,14 @@ def open_mpi_algorithms(collective):
                  for name in OPEN_MPI_ALGORITHMS[collective][1])
 
 
+def open_mpi_5_shared_memory(collective):
+    return (DEFAULT, NO_SINGLE_COPY_5, *open_mpi_algorithms(collective)[:2])
+
+
+def open_mpi_5_tcp(collective):
+    return (DEFAULT, *open_mpi_algorithms(collective)[:2])
+
+
 def both(first, second):
     return Setting(f"{first.name}, {second.name}", first.arguments + second.arguments,
                    {**first.env, **second.env})
@@ -47,8 +55,10 @@ def both(first, second):
 
 # In the environment, so that a setting can override it: the launcher takes no parameter twice.
 SHARED_MEMORY = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader"}
+SHARED_MEMORY_5 = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}
 TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp", "OMPI_MCA_btl_tcp_if_include": "lo"}
 TWO_COPIES = Setting("no single copy", mca(btl_vader_single_copy_mechanism="none"))
+NO_SINGLE_COPY_5 = Setting("no single copy", mca(smsc="^cma"))
 LARGE_FRAGMENTS = Setting("no single copy, fragments of 128 KiB",
                           TWO_COPIES.arguments + mca(btl_vader_max_send_size=1 << 17))
 EAGER = Setting("eager up to 64 KiB",

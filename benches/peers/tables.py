@@ -10,8 +10,10 @@ from programs import Floor, Ours, Peer, Setting
 ALL_REDUCE_SIZES = (8, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20,
                     16 << 20, 32 << 20, 128 << 20, 1 << 30)
 ROTATING_SIZES = (64, 4 << 10, 64 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20)
-TCP_SIZES = (8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 16 << 20,
-             128 << 20)
+TCP_SIZES = (8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20,
+             16 << 20, 128 << 20)
+# Rounds over TCP are far apart.
+TCP_ROUNDS = 9
 CROWDED_SIZES = (8, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20)
 OTHER_SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20)
 OTHER_ROTATING_SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
@@ -24,7 +26,8 @@ LARGE, LARGE_ROUNDS = 64 << 20, 2
 
 @dataclass(frozen=True)
 class Table:
-    """`room` is that of Call; `latency` the microseconds that a call is first expected to take."""
+    """`room` is that of Call; `latency` the microseconds that a call is first expected to take;
+    `rounds` the fewest rounds."""
 
     name: str
     title: str
@@ -34,6 +37,7 @@ class Table:
     room: int = 0
     latency: float = 1.0
     shows_cpu: bool = False
+    rounds: int = 0
 
 
 class Programs:
@@ -43,9 +47,9 @@ class Programs:
         self.folder = folder
         self.spark_perf = spark_perf
 
-    def open_mpi(self, ranks):
+    def open_mpi(self, ranks, mpirun="mpirun.openmpi"):
         """Also starts ours."""
-        launcher = ("mpirun.openmpi", "-n", str(ranks))
+        launcher = (mpirun, "-n", str(ranks))
         launcher += ("--bind-to", "none", "--oversubscribe") if is_crowded(ranks) else (
             "--bind-to", "core")
         if os.geteuid() == 0:
@@ -53,8 +57,15 @@ class Programs:
         return launcher
 
     def open_mpi_peer(self, ranks, link, tried):
-        over = ("env", *(f"{name}={value}" for name, value in link.items()))
-        return Peer("Open MPI", f"{self.folder}/openmpi", over + self.open_mpi(ranks), tried)
+        return Peer("Open MPI", f"{self.folder}/openmpi", over(link) + self.open_mpi(ranks), tried)
+
+    def open_mpi_5_peers(self, ranks, link, tried):
+        """None, if it is not installed."""
+        program = f"{self.folder}/openmpi5/collective"
+        if not os.path.exists(program):
+            return ()
+        launcher = self.open_mpi(ranks, f"{self.folder}/openmpi5/bin/mpirun")
+        return (Peer("Open MPI 5", program, over(link) + launcher, tried),)
 
     def mpich_peer(self, ranks, tried):
         bound = "none" if is_crowded(ranks) else "core"
@@ -67,6 +78,10 @@ class Programs:
 
     def floor(self, title, program, *tried):
         return Floor(title, f"{self.folder}/{program}", (), tried)
+
+
+def over(link):
+    return ("env", *(f"{name}={value}" for name, value in link.items()))
 
 
 def is_crowded(ranks):
@@ -104,6 +119,8 @@ def against(table, program):
 def shared_memory_peers(programs, collective):
     return (programs.open_mpi_peer(2, settings.SHARED_MEMORY,
                                    settings.open_mpi_shared_memory(collective)),
+            *programs.open_mpi_5_peers(2, settings.SHARED_MEMORY_5,
+                                       settings.open_mpi_5_shared_memory(collective)),
             programs.mpich_peer(2, settings.mpich_shared_memory(collective)))
 
 
@@ -124,12 +141,13 @@ def tcp(programs):
     return Table("tcp", "all_reduce, TCP over loopback, hot buffers, 2 ranks", "all_reduce",
                  TCP_SIZES, (
         programs.open_mpi_peer(2, settings.TCP, settings.open_mpi_tcp("all_reduce")),
+        *programs.open_mpi_5_peers(2, settings.TCP, settings.open_mpi_5_tcp("all_reduce")),
         programs.mpich_peer(2, settings.mpich_tcp("all_reduce")),
         programs.ours(2, env={"SPARK_CCL_SHM": "0"}, floor="raw exchange"),
         programs.floor("raw exchange", "exchange",
                        *(Setting(f"pieces of {piece >> 10} KiB", (str(piece), str(1 << 20)))
                          for piece in pieces)),
-    ), latency=5.0, shows_cpu=True)
+    ), latency=5.0, shows_cpu=True, rounds=TCP_ROUNDS)
 
 
 def crowded(programs, ranks):

@@ -45,6 +45,9 @@ pub(crate) struct Measure {
     pub(crate) per_iteration: Option<PerIteration>,
     /// The time divided by that of the first backend, for the second of two.
     pub(crate) ratio: Option<f64>,
+    /// In host memory, the ranks that store long messages past the caches, since the core of a peer
+    /// is far.
+    pub(crate) far_ranks: Option<u64>,
 }
 
 /// A row of the table.

@@ -89,6 +89,12 @@ pub(crate) trait Runner<T: Element> {
     /// Times a case.
     fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error>;
 
+    /// Whether the last call stored long messages past the caches; `None` if nobody can tell, on
+    /// every rank.
+    fn stores_far(&self) -> Option<bool> {
+        None
+    }
+
     /// Runs a case on known data; returns the number of wrong elements of this thread's ranks. Each
     /// seed gives different data.
     fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error>;
@@ -227,6 +233,7 @@ impl Bench<'_> {
         mode: BufferMode,
     ) -> Result<Measure, Error> {
         let timed = runner.time(case, mode)?;
+        let far_ranks = self.far_ranks(runner.stores_far())?;
         let (algorithm_bw, bus_bw) = case.collective.bandwidth(
             &case.layout::<T>(),
             size_of::<T>(),
@@ -251,7 +258,18 @@ impl Bench<'_> {
             wrong,
             per_iteration: timed.per_iteration,
             ratio: None,
+            far_ranks,
         })
+    }
+
+    /// The number of ranks that store past the caches.
+    fn far_ranks(&self, own: Option<bool>) -> Result<Option<u64>, Error> {
+        let Some(is_far) = own else {
+            return Ok(None);
+        };
+        let mut ranks = [u64::from(is_far)];
+        reduce(self.comm, &mut ranks, RedOp::Sum)?;
+        Ok(Some(ranks[0]))
     }
 
     /// Runs the call on known data; returns the number of wrong elements over all ranks.

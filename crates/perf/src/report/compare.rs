@@ -143,6 +143,7 @@ mod tests {
             wrong: None,
             per_iteration: None,
             ratio: None,
+            far_ranks: None,
         };
         let row = |size| Row {
             key: Key {

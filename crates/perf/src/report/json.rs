@@ -144,6 +144,8 @@ struct Measurement {
     nwrong: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    far_ranks: Option<u64>,
 }
 
 impl Measurement {
@@ -155,6 +157,7 @@ impl Measurement {
             bus_bw: measure.bus_bw,
             nwrong: measure.wrong,
             ratio: measure.ratio,
+            far_ranks: measure.far_ranks,
         }
     }
 }
@@ -348,6 +351,7 @@ mod tests {
             wrong: Some(0),
             per_iteration: Some(PerIteration::new(vec![1.0], 0)),
             ratio: Some(1.5),
+            far_ranks: Some(2),
         };
         let key = Key {
             backend: Backend::Nccl,
@@ -364,6 +368,7 @@ mod tests {
                 wrong: None,
                 per_iteration: None,
                 ratio: None,
+                far_ranks: None,
                 ..measure
             },
             timestamp: String::new(),
@@ -388,6 +393,8 @@ mod tests {
         assert_eq!(value["results"][0]["backend"], "nccl");
         assert_eq!(value["results"][0]["out_of_place"]["ratio"], 1.5);
         assert!(value["results"][0]["in_place"].get("ratio").is_none());
+        assert_eq!(value["results"][0]["out_of_place"]["far_ranks"], 2);
+        assert!(value["results"][0]["in_place"].get("far_ranks").is_none());
         assert_eq!(value["out_of_bounds"]["okay"], "true");
         assert_eq!(value["average_bus_bandwidth"]["okay"], "unchecked");
         std::fs::remove_dir_all(directory).unwrap();

@@ -91,6 +91,7 @@ mod tests {
             wrong: None,
             per_iteration: None,
             ratio: None,
+            far_ranks: None,
         };
         Row {
             key: Key {

@@ -196,6 +196,7 @@ mod tests {
             wrong,
             per_iteration: None,
             ratio: None,
+            far_ranks: None,
         }
     }
 

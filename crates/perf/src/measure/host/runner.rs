@@ -66,6 +66,10 @@ impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
         timing::time(self.comm, &call, &mut self.buffers, mode, self.options)
     }
 
+    fn stores_far(&self) -> Option<bool> {
+        Some(self.comm.links().iter().any(|link| link.is_far))
+    }
+
     fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error> {
         let Buffers { send, recv, base } = &mut self.buffers;
         let call = Invocation::<T>::new(case, self.comm.rank());
