@@ -75,7 +75,7 @@ pub(crate) trait Engine: Any + Debug + Send + Sync {
     /// The fault that has cut them short.
     fn settle(&self) -> Result<(), Error>;
 
-    /// Whether they have. Does not wait.
+    /// Whether this rank's own calls have run. Does not wait.
     fn is_settled(&self) -> bool;
 
     /// Sets the timeout of calls that begin from now on.

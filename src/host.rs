@@ -78,7 +78,7 @@ pub(crate) struct Core {
     collectives: VecDeque<OpId>,
     /// Point-to-point operations; only the queues that are used.
     pair_queues: BTreeMap<(Rank, Direction), PairQueue>,
-    /// Since when looks find no message of ranks that have ended.
+    /// By rank that has ended: since when looks have found no message from it.
     missing: BTreeMap<Rank, Instant>,
     /// Point-to-point operations that are queued or running.
     pairs: usize,
@@ -347,7 +347,7 @@ impl Core {
                 self.pairs -= ended;
             }
         }
-        // A thread that blocks, or is about to, has not armed a new link.
+        // Counts as moved: a wait that was armed before does not include the new link.
         moved |= self.wires.have_grown();
         self.has_news |= moved;
         moved

@@ -37,7 +37,7 @@ pub(crate) fn open(
 ) -> Result<Communicator, Error> {
     let deadline = deadline_in(settings.init_timeout);
     if let Err(error) = check_addresses(&session, &settings) {
-        // The verdict of the others has this one's reason.
+        // Tells the others this rank's reason, which is their verdict.
         let _verdict = session.seal(Err(error.to_string()), deadline);
         return Err(error);
     }

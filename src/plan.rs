@@ -1,5 +1,5 @@
-//! Makes a schedule of a checked call: chooses its memory and its algorithm. Knows tasks, settings
-//! and sizes; knows neither engines nor links.
+//! Plans a checked call: finds out whether peers reach its memory, chooses its algorithm, and makes
+//! its program. Knows tasks, settings and sizes; knows neither engines nor links.
 
 pub(crate) mod measured;
 mod place;

@@ -31,7 +31,7 @@ pub const VERSION: &str = env!("BUILT_VERSION");
 /// The context of streams that belong to no communicator.
 pub(crate) const NO_CONTEXT: u64 = 0;
 
-/// The device that reduces elements.
+/// How this rank reduces elements.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) enum Reducer {
     #[default]
@@ -58,7 +58,8 @@ pub(crate) struct World {
     /// The measurements of rank 0's machine.
     pub(crate) tuning: Tuning,
     pub(crate) reducer: Reducer,
-    /// Of all communicators of this rank, in all worlds of the process.
+    /// The threads that help with long calls. All worlds of the process share them, unless its
+    /// ranks are threads: each of these has its own.
     pub(crate) pool: Arc<Pool>,
     /// Opened before the ranks meet, to tell the others of them, or for the first communicator that
     /// needs them.
@@ -265,7 +266,7 @@ fn no_monitor(error: &std::io::Error) -> Error {
 }
 
 /// The ranks that this one holds a control stream to. They are its neighbours in the world, and the
-/// ranks before and after it on its host, which the kernel tells when it dies.
+/// ranks before and after it on its host: these learn of its death from the kernel.
 fn control_neighbours(session: &Session) -> BTreeSet<u32> {
     let (rank, size) = (session.rank(), session.size());
     let here: Vec<u32> = (0..size).filter(|&other| session.local_to(other)).collect();

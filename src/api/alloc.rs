@@ -268,15 +268,14 @@ impl Communicator {
 }
 
 impl Inner {
-    /// Registers memory that `holder` keeps, from an address on, with a length in bytes, as by
-    /// [`register`](Communicator::register), or for puts. Memory of a GPU has a dma-buf, from an
-    /// offset on.
+    /// Registers the `bytes` bytes at `start`, which `holder` keeps, for `reach`. Memory of a GPU
+    /// is registered by its dma-buf, at an offset.
     ///
     /// # Safety
     /// The memory stays where it is as long as `holder` lives. While an operation on a region of
-    /// the segment runs, only the engine uses the memory of the region. After one that fails,
-    /// nothing counts that is in its region, or was sent from there. A part that peers may write is
-    /// used only while they leave it alone.
+    /// the segment runs, only the engine uses the memory of the region. After an operation that
+    /// fails, the contents of its region, and whatever was sent from it, do not count. A part that
+    /// peers may write is used only while they leave it alone.
     #[cfg(feature = "cuda")]
     pub(crate) unsafe fn register_held(
         &self,

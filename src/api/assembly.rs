@@ -186,7 +186,8 @@ fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
     #[cfg(feature = "future")]
     engine.expect_thread();
     let closed = Arc::clone(&inner.closed);
-    // Nothing is read on its account: the engine is behind its lock.
+    // Relaxed: it publishes nothing else, and the engine is behind its lock. Pairs with the store
+    // when the communicator is dropped.
     let stop = move || closed.load(Ordering::Relaxed);
     spark_ccl_log::spawn("spark-progress", move || engine.run_in_background(stop))
         .map(drop)

@@ -1,5 +1,6 @@
 //! The communicator: the type that users hold. It joins the parts that run calls (engine, plan,
-//! mesh) with the one that reports faults (control plane), and has all methods except collectives.
+//! mesh) with the one that reports faults (control plane), and has the methods for state, faults
+//! and the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -47,7 +48,7 @@ pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     #[cfg(feature = "cuda")]
     pub(crate) device: Option<Owned<Arc<dyn Engine>>>,
-    /// The last field: log lines of the others' drops are written, too.
+    /// Dropped last, so that log lines from the drops of the other fields are written, too.
     pub(crate) _log: FlushOnDrop,
 }
 
@@ -155,7 +156,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no time at all.
+    /// [`Error::Invalid`] for a timeout of 0.
     pub fn set_timeout(&self, timeout: Duration) -> Result<(), Error> {
         if timeout.is_zero() {
             return Err(Error::Invalid {
@@ -453,7 +454,7 @@ impl Drop for Communicator {
             device.leave();
             drop(device);
         }
-        // Carries nothing but itself; the progress thread looks at it now and then.
+        // Relaxed: it publishes nothing else. Pairs with the load in `start_progress`.
         self.inner.closed.store(true, Ordering::Relaxed);
         // It begins nothing more. Operations in flight go on until their last handle is dropped.
         self.inner.membership.leave();

@@ -17,7 +17,7 @@ const WAYPOINTS: usize = 64;
 /// The calls that were enqueued with a communicator. They run one after the other, even if they are
 /// in different streams.
 pub(super) struct Calls {
-    /// The time that each call may take that is enqueued from now on.
+    /// How long each call enqueued from now on may take.
     pub(super) timeout: Duration,
     /// The longest time limit of the calls that were enqueued since the last moment without any
     /// under way.
@@ -43,11 +43,11 @@ pub(super) struct Calls {
     in_graphs: DeviceCalls,
 }
 
-/// The ends of some of the calls that are not known to have run, the oldest first. By them, many
-/// calls that run one by one are told from a call that takes too long.
+/// The ends of some of the calls that are not known to have run, the oldest first. They tell many
+/// calls that run one after the other from one call that takes too long.
 struct Waypoints {
     ends: VecDeque<CallEnd>,
-    /// The ends of the calls whose numbers this divides are kept.
+    /// Only calls whose number is a multiple of this have their end kept.
     stride: u64,
     /// The longest time limit of the calls behind the last of these ends.
     limit: Duration,
@@ -146,12 +146,12 @@ impl Stall {
         }
     }
 
-    /// How long there has been no progress, as of the last look.
+    /// The time since progress was last noted.
     pub(super) fn has_lasted(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// How long there has been no progress, with this new look at it.
+    /// Notes progress, if there was any, and returns the time since.
     pub(super) fn lasts(&mut self, progress: u64) -> Duration {
         if self.progress != progress {
             *self = Self {
@@ -169,7 +169,7 @@ impl Stall {
 }
 
 impl Calls {
-    /// Without calls; each may take this long.
+    /// No calls so far; each may take this long.
     pub(super) fn new(timeout: Duration) -> Self {
         Self {
             timeout,
@@ -187,8 +187,7 @@ impl Calls {
         }
     }
 
-    /// How long a wait that begins now may last, for calls or in a call: it cuts none of those
-    /// under way short.
+    /// How long a wait that begins now may last: no less than any call under way may take.
     pub(super) fn patience(&self) -> Duration {
         self.longest.max(self.timeout)
     }
@@ -234,7 +233,7 @@ impl Calls {
         self.is_captured = true;
     }
 
-    /// Whether a call may run now or soon; also if the state of one is not known.
+    /// Whether a call may run now or soon; true also if the state of a call is not known.
     pub(super) fn may_run(&self) -> bool {
         let runs = |last: &Arc<RecordedEvent>| !last.is_complete().unwrap_or(false);
         self.is_captured || self.last.as_ref().is_some_and(runs)
@@ -323,7 +322,7 @@ mod tests {
         assert!(calls.may_need(1));
         calls.ran.clone_from(&calls.made);
         assert!(!calls.may_need(1));
-        // Of survivors alone.
+        // Calls that need some of the ranks only.
         calls.made.add(DevicePart::SendTo(2));
         assert_eq!([1, 2].map(|rank| calls.may_need(rank)), [false, true]);
         calls.ran.clone_from(&calls.made);

@@ -165,9 +165,9 @@ impl<B> DeviceRank<B> {
     }
 }
 
-/// The state, or `None` while another thread holds it. The fault of a rank that has ended, if a
-/// thread holds the state for long. That thread enqueues a call in a full stream, whose calls may
-/// wait for the ended rank.
+/// The state; `None` if another thread holds it. With a `latent` fault, waits a second for the
+/// state, and then returns the fault: the holder enqueues into a full stream, whose calls may wait
+/// for the rank that has ended.
 fn held<T, F>(state: &Mutex<T>, latent: Option<F>) -> Result<Option<MutexGuard<'_, T>>, F> {
     match latent {
         None => Ok(state.try_lock()),

@@ -21,7 +21,7 @@ const LOOKS: u32 = 64;
 pub(super) const CALL: Duration = Duration::from_secs(5);
 /// How long a thread that enqueues no call may hold the state.
 const LOCKED: Duration = Duration::from_millis(50);
-/// The time that the last call may take to end, once it was aborted or the communicator is dropped.
+/// How long the last call may take to end after an abort, or once the communicator is dropped.
 pub(super) const SUBSIDES: Duration = Duration::from_secs(2);
 
 /// Runs a task in the stream that its memory comes with, and waits for it.
@@ -99,8 +99,8 @@ fn look_until(
     engine.check()
 }
 
-/// An error if the wait has lasted too long: longer than `limit`, which is set at the first call of
-/// this to the time that is allowed then.
+/// Fails the communicator if the wait has lasted longer than `limit`. The first call sets `limit`
+/// to the time that calls may take then.
 fn still_waits<E: WatchedEngine>(
     engine: &E,
     stall: &mut Stall,
@@ -170,9 +170,9 @@ impl<B> DeviceRank<B> {
         Ok(true)
     }
 
-    /// Whether all calls have run, asked before this rank leaves on its own. If they do not end
-    /// soon, the communicator fails on all ranks, which could otherwise take the output of aborted
-    /// calls for results.
+    /// Whether all calls have run; for a rank that is about to leave without the others. If they do
+    /// not end soon, the communicator fails on all ranks, since these could take the output of
+    /// aborted calls for results.
     pub(super) fn is_done(&self) -> bool {
         if self.watch.failed() {
             return false;
@@ -203,13 +203,13 @@ impl<B> DeviceRank<B> {
     /// calls that have run.
     pub(super) fn tell_what_has_run(&self) {
         if let Some(mut state) = self.state.try_lock_for(LOCKED) {
-            // If CUDA does not answer, the calls count that were known to have run before.
+            // If CUDA does not answer, only the calls that were known to have run before count.
             let _is_known = state.calls.look(0);
             self.watch.has_done(state.calls.ran.clone());
         }
     }
 
-    /// Changes how long each call that is enqueued from now on may take.
+    /// Changes how long each call enqueued from now on may take.
     pub(super) fn wait_at_most(&self, timeout: Duration) {
         // A communicator that has failed waits for nothing.
         if let Ok(mut state) = self.lock() {

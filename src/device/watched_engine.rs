@@ -1,4 +1,4 @@
-//! The trait of engines that waits, the guard and allocations need.
+//! The trait by which waits, the guard and allocations use an engine for device memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::task::Task;
 
 /// An engine whose calls run later, and may have to be aborted.
 pub(super) trait WatchedEngine: Send + Sync + 'static {
-    /// The backend's communicator.
+    /// NCCL's communicator, or the member that runs the kernels.
     type Backend: Send + 'static;
 
     /// How much longer than the timeout a call may take, so that the backend can report why.

@@ -315,7 +315,7 @@ impl HostEngine {
     /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other
     /// engines, or the progress thread, may have to push it from now on.
     fn leave(&self, core: Locked<'_>) {
-        // Log lines are emitted after the wake-ups: the program's subscriber may block.
+        // Log lines are emitted after the wake-ups: the application's subscriber may block.
         let _held = Held::new();
         let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
         drop(core);
@@ -357,7 +357,7 @@ impl HostEngine {
             core.run_watchdog(Instant::now());
             drop(core);
             let step = match backoff.step() {
-                // The program computes meanwhile, and needs the core.
+                // The application computes meanwhile, and needs the core.
                 BackoffStep::Yielded { was_wanted: true } => backoff.block(),
                 step => step,
             };

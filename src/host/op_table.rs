@@ -1,5 +1,5 @@
-//! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its
-//! result. Knows no steps: an operation's work is in `running_op.rs`.
+//! The operations of an engine, by name: with its name, a handle asks whether its operation has
+//! ended, and takes the result. Knows no steps: an operation's work is in `running_op.rs`.
 
 use std::any::Any;
 #[cfg(feature = "future")]
@@ -43,7 +43,8 @@ struct Slot {
     waker: Option<Waker>,
 }
 
-/// Wakes a task. An executor's code runs then, so it goes the way of discarded buffers.
+/// Wakes a task when it is dropped. That runs an executor's code, so it is dropped with the
+/// discarded buffers, once the engine is unlocked.
 #[cfg(feature = "future")]
 struct WakeOnDrop(Waker);
 
@@ -150,9 +151,9 @@ impl OpTable {
         }
     }
 
-    /// Has a task woken when the operation, which is under way, ends: the task that asked last.
-    /// Returns the waker that is not needed, to be dropped once the engine is unlocked: an
-    /// executor's code runs then.
+    /// Wakes the task that asks last when the operation, which is under way, ends. Returns the
+    /// waker that is not needed, to be dropped once the engine is unlocked, since that runs an
+    /// executor's code.
     #[cfg(feature = "future")]
     pub(super) fn wake_at_end(&mut self, id: OpId, waker: Waker) -> Option<Waker> {
         match &mut self.slots[id.index].waker {

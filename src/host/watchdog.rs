@@ -24,7 +24,7 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// It takes about a second to tell that a process on another host is gone (`REFUSED_FOR` in
 /// `crates/control/src/repair.rs`).
 pub(super) const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
-/// The same where the peer has closed the link: it may know why, and itself wait that long before
+/// The same if the peer has closed the link: the peer may know why, and wait as long itself before
 /// it says so.
 const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
 /// The name, in errors, of a wait for a message that no call has asked for.
@@ -37,8 +37,8 @@ impl Core {
     pub(super) fn run_watchdog(&mut self, now: Instant) {
         let pairs = self.pair_queues.values();
         let heads = pairs.filter_map(|pair| pair.queue.front());
-        // Not collected: most calls that wait come here once, and of the instructions of a short
-        // one an allocation is a tenth.
+        // Iterates without collecting: most calls that wait come here once, and an allocation would
+        // be a tenth of a short call's instructions.
         for &id in self.collectives.front().into_iter().chain(heads) {
             let Some(running) = self.ops.running(id) else {
                 continue;

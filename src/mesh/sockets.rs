@@ -50,7 +50,7 @@ impl Sockets {
     }
 }
 
-/// Has the session find another way when a link's own have fallen silent.
+/// Has the session find another route when those of the link have fallen silent.
 fn spares_of(owner: &Arc<LinkOwner>, link_id: LinkId, tx: &tcp::Tx) -> tcp::Entry {
     let owner = Arc::downgrade(owner);
     tx.ask_by(move |socket, silent| {

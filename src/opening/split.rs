@@ -55,8 +55,8 @@ impl Communicator {
         self.split_unless(&Cancel::new(), color, key)
     }
 
-    /// The same, unless another thread cancels it. Where the others have not all come by then, this
-    /// rank [leaves](Self::leave) this communicator.
+    /// Like [`split`](Self::split), unless another thread cancels it. If not all other ranks have
+    /// come by then, this rank [leaves](Self::leave) this communicator.
     ///
     /// # Errors
     /// Those of [`split`](Self::split), and that it was cancelled.

@@ -16,7 +16,7 @@ const DIRECT_RANKS: u32 = 8;
 const PAIRWISE_RANKS: u32 = 32;
 /// Vectors up to this size cost more in messages than in bytes.
 const SMALL_BYTES: u64 = 64 << 10;
-/// The same over TCP, where a message is a system call or two, for two ranks: they send no more
+/// The same for two ranks over TCP, where a message is a system call or two. Two ranks send no more
 /// bytes in whole vectors than in halves. Measured over loopback: at 16 KiB the ring takes 1.7
 /// times as long as recursive doubling, at 256 KiB 1.1 times, and at 1 MiB as long.
 const SMALL_PAIR_BYTES: u64 = 256 << 10;

@@ -11,7 +11,7 @@ impl Spec {
     /// The task of a call with the buffers that the caller passed.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for ranks that do not exist, no time at all, and buffers that do not fit
+    /// [`Error::Invalid`] for ranks that do not exist, a timeout of 0, and buffers that do not fit
     /// the operation or each other.
     pub(crate) fn checked(&self, regions: (Region, Region), ranks: Ranks) -> Result<Task, Error> {
         let mut task = self.task(regions);
@@ -22,7 +22,7 @@ impl Spec {
     /// Checks the task of this call, and counts its elements.
     ///
     /// By reference, for the shortest calls: a task is several cache lines that were written a
-    /// moment ago, and to copy them waits for those stores.
+    /// moment ago, and a copy would wait for those stores.
     ///
     /// # Errors
     /// Those of [`checked`](Self::checked).

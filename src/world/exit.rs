@@ -1,5 +1,6 @@
 //! The end of a process that has dropped nothing: what it holds leaves all the same, so that the
-//! other ranks do not take it for dead. Knows who leaves only as what is to be told.
+//! other ranks do not take it for dead. Knows the parts of a rank that leave only by the trait
+//! `Leaves`.
 //!
 //! Calls afterwards, in destructors of statics or handlers that were registered earlier, fail at
 //! once: programs communicate before they exit.
@@ -13,8 +14,8 @@ use spark_ccl_log::{Mutex, become_own};
 
 /// The time that operations in flight have to end.
 const IN_FLIGHT: Duration = Duration::from_secs(1);
-/// How long the exit waits for all in all. A thread that has called `exit` may hold a lock, if a
-/// signal's handler did.
+/// How long the exit waits in total. A thread that has called `exit` may hold a lock, if a signal's
+/// handler did.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A part of a rank that leaves when the process exits.
@@ -23,10 +24,11 @@ pub(crate) trait Leaves: Send + Sync {
     fn leave_at_exit(&self, deadline: Instant);
 }
 
-/// All of this process that leaves at its exit: a forked child has none of its parent's.
+/// The parts of this process's ranks that leave when it exits. A forked child has none of its
+/// parent's.
 static ALL: PerProcess<Mutex<Vec<Weak<dyn Leaves>>>> = PerProcess::new();
 
-/// Has it leave when the process exits, before all that was added earlier.
+/// Adds a part that is to leave when the process exits, before those that were added earlier.
 pub(crate) fn add<L: Leaves + 'static>(leaves: &Arc<L>) {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     register(&IS_REGISTERED);
@@ -49,7 +51,7 @@ pub(crate) fn register(is_registered: &AtomicBool) {
 
 extern "C" fn leave() {
     let all = ALL.get();
-    // Where another thread has it, there may be some.
+    // If another thread holds the lock, some may be there.
     if all.try_lock().is_some_and(|all| all.is_empty()) {
         return;
     }

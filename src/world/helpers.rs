@@ -26,7 +26,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool of its own, as ranks have that are threads of one process.
+    /// A pool for one rank alone, where the ranks are threads of one process.
     pub(super) fn new(settings: &Settings, cores: Cores) -> Arc<Self> {
         let count = settings.helpers.unwrap_or(cores.spare().min(MOST));
         let pool = Self {

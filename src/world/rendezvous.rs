@@ -149,7 +149,7 @@ pub(crate) fn options(
             device: shared.device(interface.addr),
         })
         .collect();
-    // These are the last resort: every link has the same subnet of them.
+    // Link-local addresses come last: they have the same subnet on every network.
     addresses.sort_by_key(|address| netif::is_link_local(address.ip));
     Ok(Options {
         addresses,

@@ -16,8 +16,8 @@ use crate::memory::device::block::Block;
 /// Copies begin where any element may.
 const ALIGNMENT: u64 = 256;
 
-/// A rank's memory for copies, on its GPU. One block serves all calls, which run one after the
-/// other; a group that needs a longer one makes it.
+/// A rank's memory for copies, on its GPU. One block serves all calls, since they run one after the
+/// other; a group that needs a longer block makes one.
 #[derive(Debug, Default)]
 pub(super) struct CopyMemory(Mutex<Rooms>);
 
@@ -28,7 +28,7 @@ struct Rooms {
     captured: Vec<Arc<Block>>,
 }
 
-/// A block with room for copies, and for how many bytes of them.
+/// A block with room for copies, and its number of bytes.
 #[derive(Debug)]
 struct Room {
     block: Arc<Block>,
@@ -108,8 +108,8 @@ impl MessageCopy {
     }
 }
 
-/// Has the messages that are sent out of memory where others are received be sent from copies, if
-/// there are any, in a block of a length that `find` finds.
+/// Redirects messages whose source another message of the group overwrites: they are sent from
+/// copies, in a block that `find` returns for this many bytes. `None` if there are none.
 ///
 /// # Errors
 /// [`Error::Invalid`] where two are received into the same memory; those of `find`.
@@ -178,7 +178,7 @@ fn overwritten_sends(messages: &[Message]) -> Result<(Vec<usize>, u64), Error> {
     Ok((places, bytes))
 }
 
-/// Has messages be sent from copies, one behind the other from an address on.
+/// Points these messages at copies, one behind the other from the address `to` on.
 fn redirect(messages: &mut [Message], places: &[usize], mut to: u64) -> Vec<MessageCopy> {
     let copies = places.iter().map(|&place| {
         let message = &mut messages[place];

@@ -20,7 +20,7 @@ use crate::plan::measured::Measured;
 /// One rank's collectives of device memory.
 #[derive(Debug)]
 pub(crate) struct KernelEngine {
-    /// Nothing is enqueued without the lock of its state; the backend there is the member.
+    /// Nothing is enqueued without the lock of its state, whose `backend` is the member.
     pub(super) base: DeviceRank<Arc<Attached>>,
     /// The member again, for code that must not wait for the lock of the state. The thread that
     /// holds that lock may wait for room in a stream until the kernels there are aborted. `None`

@@ -41,7 +41,7 @@ impl KernelEngine {
     /// Admits, enqueues and notes a checked call that is in no group.
     pub(super) fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let call = self.admit(task, stream)?;
-        // Until the call is noted.
+        // Held until the call is noted: nothing is freed meanwhile.
         let _passed = call.to_launch()?;
         call.hold_back()?;
         let launched = match &call.work {

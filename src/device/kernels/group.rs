@@ -16,7 +16,7 @@ use crate::engine::StreamTask;
 use crate::error::Error;
 use crate::memory::device::block::{Block, BlockMemory};
 
-/// Enqueues the tasks of a group in turns.
+/// Enqueues the tasks of a group, in the order of `turns`.
 pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let admitted = tasks.iter().map(|task| {
         let engine = task.engine_as::<KernelEngine>()?;
@@ -29,7 +29,7 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     kernels
         .iter_mut()
         .try_for_each(GroupKernel::copy_messages)?;
-    // Until all calls are noted.
+    // Held until all calls are noted: nothing is freed meanwhile.
     let passed = admitted.iter().map(Admitted::to_launch);
     let _passed = passed.collect::<Result<Vec<_>, _>>()?;
     // Before any is launched: a call that writes to a part of a block would otherwise wait for a
@@ -54,7 +54,7 @@ pub(super) fn enqueue_together(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
             break;
         }
     }
-    // Also after an error: these kernels run.
+    // Also after an error, since these kernels run.
     for (kernel, end) in launched {
         done = done.and(kernel.note(&end));
     }
@@ -120,7 +120,7 @@ fn check_messages(kernels: &[GroupKernel<'_>]) -> Result<(), Error> {
         Does::Collective(_) => None,
     });
     let of_each: Vec<_> = messages.collect();
-    // Those of one are copied where others may arrive first.
+    // Within one communicator, messages that others may overwrite are sent from copies.
     if of_each.len() > 1 {
         check_across(&of_each)?;
     }
@@ -135,7 +135,7 @@ impl<'a> GroupKernel<'a> {
         }
     }
 
-    /// Has messages be sent from copies where others may arrive first.
+    /// Redirects messages to copies where another one may arrive first.
     fn copy_messages(&mut self) -> Result<(), Error> {
         let (engine, limit) = (self.engine, self.limit()?);
         if let Does::Messages(messages, copies) = &mut self.does {
@@ -175,8 +175,8 @@ impl<'a> GroupKernel<'a> {
         Ok(limits.map(|limit| limit.unwrap_or(timeout)).max())
     }
 
-    /// The lanes that keep the kernel behind earlier ones: its engine, and its stream, identified
-    /// by handle and context.
+    /// The two queues in which the kernel comes behind earlier ones: its engine's, and its
+    /// stream's, which is identified by handle and context.
     fn lanes(&self) -> [(usize, usize); 2] {
         let engine = std::ptr::from_ref(self.engine).addr();
         let context = self.stream().context().cu_ctx().addr();

@@ -10,7 +10,8 @@ use spark_ccl_gpu::Slots;
 use crate::api::communicator::Communicator;
 use crate::mesh::shares_memory;
 
-/// Whether a pattern has not come that way in this process: others would not, either.
+/// Whether a probe's pattern has failed to arrive in the GPUs' memory, in this process: later ones
+/// would fail, too.
 static IS_OUT_OF_REACH: AtomicBool = AtomicBool::new(false);
 
 /// Notes that a pattern has not come.

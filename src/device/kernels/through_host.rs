@@ -23,7 +23,7 @@ use crate::error::Error;
 /// 2 % less time than 16 or 32, and as long as 4.
 const CTAS_THROUGH_HOST: u32 = 8;
 
-/// A rank's vote for pinned memory that all share; else it votes [`ELSEWHERE`].
+/// The vote of a rank that can share pinned memory; one that cannot votes [`ELSEWHERE`].
 const PINNED: u8 = 3;
 /// How a rank's slots are used, as it tells the others: between ranks that share memory, or forced.
 const SHARED: u8 = 5;

@@ -6,8 +6,9 @@ use crate::error::Error;
 
 pub(super) const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
 
-/// If all succeed: this rank's result, and what `says` makes of each rank's. Else this rank's own
-/// error, or an error that names another rank. Collective.
+/// Tells all ranks `say` of this rank's result. If all have succeeded, returns the result, and the
+/// byte of each rank. Else returns this rank's own error, or one that names the first rank that
+/// failed. Collective.
 pub(super) fn agree<R>(
     comm: &Communicator,
     own: Result<R, Error>,

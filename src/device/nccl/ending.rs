@@ -92,7 +92,7 @@ impl NcclEngine {
                 spark_ccl_log::warn!("rank {rank}: {error}");
             }
             drop(kept);
-            // Fails if the thread that aborts has waited long enough.
+            // Fails if the thread that waits for the abort has given up.
             let _ = sender.send(());
         });
         // If no thread could be started, the communicator was dropped, which aborts it, too.

@@ -118,8 +118,8 @@ impl WatchedEngine for NcclEngine {
 }
 
 impl NcclEngine {
-    /// Checks a task and a stream, before anything is done in it, and makes the device current:
-    /// NCCL goes back to the one that was.
+    /// Checks a task and a stream before anything is enqueued, and makes the device current, since
+    /// NCCL restores the one that was current before.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         if task.in_place && task.operation() == Operation::AllToAll {
             return Err(Error::Invalid {
@@ -194,7 +194,7 @@ impl NcclEngine {
             Ok(mut state) => self
                 .base
                 .record(&mut state.calls, stream, parts_of(task), task.limit),
-            // The memory must be kept even so.
+            // Even then, the memory must stay until the call has run.
             Err(_) => self.base.end(stream),
         };
         if is_whole {

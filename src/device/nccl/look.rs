@@ -1,4 +1,4 @@
-//! The guard's checks that are special to NCCL: whether its calls return, and which errors it has
+//! The guard's checks for NCCL alone: whether NCCL's calls return, and which errors NCCL has
 //! noticed.
 
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(super) struct GuardNotes {
     before: u64,
     /// The NCCL call that has not come back.
     inside: Option<Stuck>,
-    /// How long the next call may take that has no time limit of its own.
+    /// How long the next call without a time limit of its own may take.
     timeout: Duration,
     /// When the other ranks were last asked about this one's calls.
     asked: Instant,

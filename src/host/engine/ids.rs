@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::host::{Core, OpId};
 use crate::world::deadline::deadline_in;
 
-/// The engine's names of one task: two for an exchange of messages, else one.
+/// The engine's names of one task: two for a `send_recv`, else one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ids(pub(crate) OpId, pub(crate) Option<OpId>);
 
@@ -63,7 +63,7 @@ impl Ids {
 
     /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
     pub(crate) fn detach(self, engine: &HostEngine, buffers: Box<dyn Any + Send>) {
-        // Both halves of an exchange keep the buffers. The mutex only makes them `Sync`; it is
+        // Both halves of a `send_recv` keep the buffers. The mutex only makes them `Sync`; it is
         // never locked.
         let keep = Arc::new(Mutex::new(buffers));
         if let Some(second) = self.1 {

@@ -1,8 +1,8 @@
 //! Blocks of device memory: what uses them, when they can be freed, and which one an address is in.
 //! Knows no engine.
 //!
-//! The guards of this process's ranks free what is dropped; without a rank, a thread that lives
-//! until all is freed.
+//! The guards of this process's ranks free what is dropped. If the process has no rank, a thread
+//! does, which ends when all is freed.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -279,7 +279,7 @@ pub(crate) fn free_the_rest() {
     }
 }
 
-/// The same on a thread of its own.
+/// Frees the rest, on a thread of its own.
 fn free_the_rest_in_background() {
     if !begins_to_free() {
         return;

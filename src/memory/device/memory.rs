@@ -1,5 +1,5 @@
-//! Device memory from an engine, as users hold it. It suits the engine's registrations. Its parts
-//! are in `view.rs`, its uses in `block.rs`.
+//! Device memory that an engine has allocated, as users hold it; it can be registered with that
+//! engine. Its parts are in `view.rs`, its uses in `block.rs`.
 
 use std::marker::PhantomData;
 use std::ops::Range;

@@ -83,8 +83,8 @@ pub(crate) fn free_what_is_too_much() {
     above_half().for_each(|device| free(device, None));
 }
 
-/// The same on a thread of its own. If none can be started, a guard, or the end of the process,
-/// frees it.
+/// The same on a thread of its own. If no thread can be started, a guard frees the memory, or the
+/// end of the process does.
 pub(crate) fn free_in_background() {
     let _ = spawn("spark-gpu-free", free_what_is_too_much);
 }
@@ -104,15 +104,15 @@ fn free(device: usize, only: Option<MemoryKind>) {
 /// An allocation on a GPU that waits for memory that is set aside there.
 pub(crate) struct Shortage {
     device: usize,
-    /// The kind of memory that helps, if not any does.
+    /// The kind of memory that helps; `None` if any does.
     only: Option<MemoryKind>,
     since: Instant,
-    /// After which wait it has memory freed next.
+    /// How long it has lasted when it next has memory freed.
     next: Duration,
 }
 
 impl Shortage {
-    /// One that begins now, and that memory of this kind ends, if not any does.
+    /// Begins a shortage that memory of this kind ends; with `None`, memory of any kind.
     pub(crate) fn of(device: usize, only: Option<MemoryKind>) -> Self {
         Self {
             device,

@@ -1,3 +1,5 @@
+//! Tests of the choice of algorithms.
+
 use std::collections::BTreeSet;
 
 use spark_ccl_config::{Layout, Links, Settings, Tuning, TuningEntry, TuningStep};

@@ -57,9 +57,10 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// A kernel of slots may follow a kernel of the stage that failed, or that a fault has ended.
-    /// Its slots are computed from a missing result, so they are not posted. Slots are put into the
-    /// boxes of peers if these are `opened`. `has_messages` says whether messages go by slots.
+    /// An exchange whose links are still to be made. It posts no slots once a kernel of the stage
+    /// has failed, or a fault has ended one: later slots may be computed from its missing result.
+    /// `opened`: the boxes into which devices put slots. `has_messages`: whether messages go by
+    /// slots.
     pub(super) fn new(
         (slots, opened): (Arc<Slots>, Option<OpenedBoxes>),
         has_messages: bool,
@@ -230,7 +231,7 @@ impl Exchange {
         (sequence, describe(calls.words))
     }
 
-    /// Whether a kernel under way ends only once the carrier has taken its slots for a peer.
+    /// Whether a kernel under way ends only once the link has taken its slots for a peer.
     fn settles(&self, peer: usize) -> bool {
         let calls = self.slots.calls();
         let called = Signature::from_words(calls.words);

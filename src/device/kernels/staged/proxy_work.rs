@@ -26,8 +26,8 @@ use crate::error::Error;
 pub(super) struct ProxyWork {
     memory: PieceMemory,
     stage: Arc<Stage>,
-    /// Does the pieces, and nothing else: its collectives in the order of the pieces, which is the
-    /// same on all ranks, and its messages in the order of each pair.
+    /// The twin communicator, which does only the pieces. All ranks call its collectives in the
+    /// order of the pieces; each pair passes its messages in their order.
     carrier: Communicator,
     /// The watch of the communicator that the user holds.
     parent: Arc<Watch>,

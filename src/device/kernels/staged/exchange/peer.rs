@@ -96,7 +96,7 @@ impl Peer {
     fn connect(&mut self, carrier: &Communicator, needs: bool) {
         let engine = carrier.inner.membership.engine();
         let Ok(made) = engine.with(|core| core.take_link(self.rank as u32, needs)) else {
-            // In a forked child, which passes nothing.
+            // A forked child, which passes nothing.
             return;
         };
         let made = made.map_err(SlotsError::from).and_then(|made| {
@@ -125,7 +125,8 @@ impl Peer {
         }
     }
 
-    /// Says that slots take another way than was agreed. Within a host they always do.
+    /// Warns that slots go as messages although puts were agreed on. Not within a host, where slots
+    /// always go as messages.
     fn warn_of_messages(&self, carrier: &Communicator) {
         let inner = &carrier.inner;
         if !inner.world.session.local_to(inner.members[self.rank]) {
@@ -139,7 +140,7 @@ impl Peer {
     }
 
     /// The fault of a link that has ended while what is `under_way`, by its number and words, needs
-    /// it. `settles` says whether its kernel ends only once the carrier has taken its slots. If the
+    /// it. `settles` says whether its kernel ends only once the link has taken its slots. If the
     /// peer has not said that it leaves, the control plane has some time to say why.
     pub(super) fn judge(
         &self,
@@ -246,7 +247,7 @@ impl Peer {
         lanes.all(|lane| lane.credit == self.published(lane.lane))
     }
 
-    /// Whether calls need slots that have yet to come, or that the carrier has yet to take.
+    /// Whether calls need slots that have yet to come, or that the link has yet to take.
     pub(super) fn lacks(&self) -> bool {
         self.lacks_slots() || self.has_unsent()
     }
@@ -261,7 +262,7 @@ impl Peer {
         proxy.packets() < wanted || carrier.packets() < wanted || proxy.progress().any(is_wanted)
     }
 
-    /// Whether the carrier has yet to take slots of this rank.
+    /// Whether the link has yet to take slots of this rank.
     fn has_unsent(&self) -> bool {
         let mut lanes = self.proxy.iter().flat_map(Proxy::progress);
         lanes.any(|lane| lane.sent < self.published(lane.lane))
