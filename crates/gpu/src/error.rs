@@ -71,8 +71,8 @@ pub enum Error {
         /// How many ranks there are.
         ranks: usize,
     },
-    /// A plan that its limits do not allow, or of a kernel for other operations.
-    #[error("the plan {plan} is none for {operation:?} here; take that of `Plan::new`")]
+    /// A plan beyond the limits, or with a kernel that does not do the operation.
+    #[error("the plan {plan} does not fit {operation:?} here; take that of `Plan::new`")]
     Plan {
         /// The plan.
         plan: String,

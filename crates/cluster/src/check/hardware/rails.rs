@@ -140,7 +140,7 @@ pub(super) fn order(_: &Bench<'_>) -> Vec<Check> {
         "data before their flag",
         "of 10^8 messages over both functions, no flag comes before its data",
     );
-    let why = "no kernel here reads what a network card has written: a processor reads it first, and tells the GPU, so nothing \
-               relies on this order yet";
+    let why = "no program measures this alone; a kernel that sees the flag of a slot reads the \
+               slot, which a card may have written: 3.4 shows wrong data if that order is not kept";
     vec![line.could_not(why), flag.could_not(why)]
 }

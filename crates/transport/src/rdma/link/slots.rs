@@ -202,7 +202,7 @@ impl Drop for Slots {
         for region in self.regions.drain(..) {
             if let Err(error) = region.deregister() {
                 // A device may still write: this memory must never be reused.
-                spark_ccl_log::warn!("{} bytes stay set aside: {error}", self.bytes);
+                spark_ccl_log::warn!("{} bytes are never freed: {error}", self.bytes);
                 return;
             }
         }
