@@ -1,3 +1,5 @@
+//! Tests of groups.
+
 use std::sync::{Arc, Barrier};
 
 use spark_ccl_log::Mutex;

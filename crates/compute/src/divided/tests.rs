@@ -1,3 +1,5 @@
+//! Tests of jobs that are divided among helpers.
+
 use spark_ccl_types::{Combine, DType, Scale};
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of helpers and their mailboxes.
+
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Release};

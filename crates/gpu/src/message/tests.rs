@@ -1,3 +1,5 @@
+//! Tests of the launches that messages are divided among.
+
 use proptest::prelude::*;
 
 use super::*;

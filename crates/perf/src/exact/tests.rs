@@ -1,3 +1,5 @@
+//! Tests of the exact inputs and expected results.
+
 // These tests compare for exactness.
 #![allow(clippy::float_cmp)]
 

@@ -1,3 +1,5 @@
+//! Tests of carriers over links: of shared memory, TCP, and fake RDMA devices.
+
 pub(crate) mod devices;
 mod opened;
 

@@ -1,3 +1,5 @@
+//! Tests of the fake link.
+
 use super::*;
 use crate::conformance::{self, Harness};
 use crate::{LinkError, LinkRx, LinkTx};

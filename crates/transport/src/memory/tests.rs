@@ -1,3 +1,5 @@
+//! Tests of shared memory and its descriptors.
+
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 

@@ -1,3 +1,5 @@
+//! Tests of links over shared memory.
+
 mod growth;
 pub(super) mod lending;
 mod pieces;

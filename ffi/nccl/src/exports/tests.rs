@@ -1,3 +1,5 @@
+//! Tests of the table of NCCL's functions.
+
 use std::collections::BTreeMap;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the frames of LLDP.
+
 use super::testing::{HOST, frame, header, management, mandatory, value, whole};
 use super::*;
 

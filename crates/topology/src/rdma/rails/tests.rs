@@ -1,3 +1,5 @@
+//! Tests of the choice of rails.
+
 use std::net::IpAddr;
 use std::slice::from_ref;
 

@@ -1,3 +1,5 @@
+//! Tests of reads of a peer's memory.
+
 use nix::unistd::{ForkResult, fork};
 use rustix::process::{Pid as ChildId, Signal, WaitOptions, kill_process, waitpid};
 use spark_ccl_testing::{Need, has};

@@ -1,3 +1,5 @@
+//! Tests of the counters of a ring of cells.
+
 use std::sync::atomic::AtomicU64;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Tests of the messages on the control stream of a link.
+
 use std::io::Write;
 
 use proptest::prelude::*;

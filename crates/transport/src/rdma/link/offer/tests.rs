@@ -1,3 +1,5 @@
+//! Tests of the messages that two ranks exchange while they connect.
+
 use std::cell::Cell;
 use std::io::Write;
 use std::thread;

@@ -1,3 +1,5 @@
+//! Tests of the order of messages, and of slots that come back.
+
 use proptest::prelude::*;
 
 use super::*;
