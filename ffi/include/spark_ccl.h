@@ -556,8 +556,8 @@ spark_ccl_result spark_ccl_group_end(void);
  */
 
 /*
- * Waits for a started call, and returns what became of it. *request is SPARK_CCL_REQUEST_NULL then,
- * whatever is returned; waiting for that does nothing.
+ * Waits for a started call, and returns its result. Afterwards *request is SPARK_CCL_REQUEST_NULL,
+ * whatever the result; waiting for that does nothing.
  */
 spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
 
@@ -580,9 +580,8 @@ spark_ccl_result spark_ccl_wait_any(spark_ccl_request *requests, size_t count, s
 spark_ccl_result spark_ccl_request_free(spark_ccl_request *request);
 
 /*
- * Whether a started call is done. If it is, or on any error, *done is 1, and the function ends as
- * spark_ccl_wait does, which would not have waited. Else *done is 0, and the call has gone on as
- * far as it can.
+ * Whether a started call is done. If it is, or on any error, *done is 1, and the result and
+ * *request are as after spark_ccl_wait. Else *done is 0, and the call has gone on as far as it can.
  */
 spark_ccl_result spark_ccl_test(spark_ccl_request *request, int *done);
 

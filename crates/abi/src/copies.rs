@@ -13,10 +13,11 @@ use crate::started::Held;
 /// type are aligned.
 pub(crate) type Copies = Vec<Vec<u64>>;
 
-/// Has the messages that are sent out of memory where others are received be sent from copies.
+/// Redirects messages whose source another message of the group overwrites: they are sent from
+/// copies, which are returned.
 ///
 /// # Errors
-/// Two messages are received into the same memory, or there is none for a copy.
+/// Two messages are received into the same memory, or there is no memory for a copy.
 pub(crate) fn copy_messages<'a>(
     held: impl Iterator<Item = &'a mut Held>,
 ) -> Result<Copies, Failure> {

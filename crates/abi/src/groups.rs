@@ -102,8 +102,8 @@ pub fn end() -> Result<Progress, Failure> {
 /// none.
 ///
 /// # Errors
-/// There is none; it had more than calls that begin at its end, which are dropped; or a call of it
-/// failed.
+/// No group is open; the group also makes or ends communicators, or has begun calls, so all of it
+/// is dropped; or a call of it failed.
 pub fn abandon() -> Result<Option<Vec<Planned>>, Failure> {
     let closed = with_group(|own| {
         let group = own.as_mut().ok_or_else(none_is_open)?;

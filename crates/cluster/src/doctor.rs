@@ -200,8 +200,8 @@ pub(crate) fn judge(hosts: &[Host]) {
     assert!(!summary(&found).is_empty());
 }
 
-/// Removes hosts that are listed already, as a hardware address shows that no two machines share;
-/// returns findings that say so.
+/// Removes a host that is on the list already: two entries with one hardware address are one
+/// machine. Returns findings that say so.
 fn twice(met: &mut Vec<Surveyed>) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut index = 1;

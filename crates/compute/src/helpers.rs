@@ -137,7 +137,7 @@ impl Helpers {
     /// part but the last is shorter than `least` bytes.
     ///
     /// # Errors
-    /// One that a call returned.
+    /// An error that a call of `work` has returned.
     pub fn fill<E: Send>(
         &self,
         room: &mut [u8],

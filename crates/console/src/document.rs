@@ -24,9 +24,9 @@ pub struct Entry {
     pub redop: String,
     /// The root, or -1.
     pub root: String,
-    /// Of a call whose buffers differ.
+    /// Times of a call with two buffers.
     pub out_of_place: Option<Timing>,
-    /// Of a call in one buffer.
+    /// Times of a call in one buffer.
     pub in_place: Option<Timing>,
 }
 

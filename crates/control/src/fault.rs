@@ -13,8 +13,8 @@ pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 /// Marks the sequence numbers of calls with device memory, which are counted separately:
 /// `DEVICE_MARK | number`. They are compared with the calls that were
 /// [recorded](crate::Watch::record_on_device). Calls whose data GPUs' kernels pass among themselves
-/// are not announced. With both marks, it is a message of device memory: a stream waits in it, and
-/// not the thread that makes host calls.
+/// are not announced. A number with both marks is that of a message of device memory, in which a
+/// stream waits, not the thread that makes host calls.
 pub const DEVICE_MARK: u64 = 1 << 62;
 
 /// The orderly end of a communicator, in words. In a mismatch it reads as an end that came too

@@ -197,8 +197,8 @@ impl MemberRecord {
         waits.find_map(|waiting| waiting.told(finished, now))
     }
 
-    /// Like [`wait`](Self::wait), if it was announced after `start`: a message that has arrived
-    /// since its wait was announced is not known as such.
+    /// Like [`wait`](Self::wait), but only if it was announced after `start`: an older wait for a
+    /// message may be over, since its end is not announced.
     pub(crate) fn wait_after(&self, start: Instant, finished: u64, now: Instant) -> Option<Wait> {
         let mut waits = self.waits().filter(|waiting| waiting.at >= start);
         waits.find_map(|waiting| waiting.told(finished, now))

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::wire::WaitingFor;
 
-/// Each topic is forwarded once per window. Ranks that wait announce it once a second.
+/// Each topic is forwarded once per window, a span of time. Ranks that wait announce it once a
+/// second.
 const WINDOW: Duration = Duration::from_millis(900);
 /// The number of different calls that are forwarded per window. Two are enough to prove a mismatch.
 const MAX_CALLS: usize = 4;
@@ -60,7 +61,7 @@ struct Inquiry {
     sequence: u64,
     first: Instant,
     last: Instant,
-    /// Whether it was returned as due, or found forgotten, since it became due.
+    /// Whether `due` has looked at it since it became due, and returned it or found it too old.
     is_checked: bool,
 }
 

@@ -169,9 +169,9 @@ impl Watch {
             .with(|state| state.announce(context, sequence, signature, waiting, Instant::now()));
     }
 
-    /// Announces here, too, a wait of this rank that it has announced after `start` in a part of a
-    /// call: `part` is another communicator of the same ranks. `whole` makes the number and the
-    /// signature of the call from those of the part. Returns false if there is none.
+    /// Repeats here a wait that this rank has announced in `part` after `start`. `part` is another
+    /// communicator of the same ranks, which does a part of a call. `whole` makes the number and
+    /// the signature of the call from those of the part. Returns false if there is none.
     pub fn announce_part(
         &self,
         part: &Self,
@@ -366,8 +366,9 @@ impl Watch {
         asked.unwrap_or_default()
     }
 
-    /// The asked ranks that are still there, are not known to have made the same calls up to
-    /// `number`, and have not answered. A rank that has answered was not as far.
+    /// The asked ranks that are still there, and of which this one knows neither the same calls up
+    /// to `number` nor an answer to `question`. A rank that answers without having made those calls
+    /// is alive, and just not as far.
     pub fn uncompared(&self, number: u64, question: u64) -> Vec<u32> {
         let context = self.view.context;
         let ranks = self.monitor.with(|state| {
@@ -433,8 +434,8 @@ impl Watch {
         Some(Leave { cause, ..leave })
     }
 
-    /// The fault of something that needs all members, `words`, and comes after all calls by now, if
-    /// one has left.
+    /// The fault, if a member has left, of an operation after all calls so far that needs all
+    /// members. `words` names the operation.
     pub fn left_before(&self, words: &str) -> Option<Fault> {
         let members = 0..self.view.members.len() as u32;
         members.into_iter().find_map(|rank| {

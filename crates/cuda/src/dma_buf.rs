@@ -33,7 +33,7 @@ impl DmaBuf {
             return Err(outside());
         }
         let pages = pages_of(address, last, host_page());
-        // Of an allocation of `cuMemAlloc`, whole pages may hold parts of others.
+        // Whole pages of an allocation by `cuMemAlloc` may hold parts of others.
         if pages.start < range.start || pages.end > range.end {
             return Err(outside());
         }

@@ -26,9 +26,9 @@ pub(crate) struct Flow {
     pub(crate) places: Range<usize>,
 }
 
-/// The launches that pass some messages: one, if it has room for them. Otherwise, launch k has
-/// messages whose ends, at both ranks, are in a launch k, or in the one that has all. So launch k
-/// of each rank only needs launches up to k of the others.
+/// The launches that pass some messages: one, if it has room for them. Otherwise both ends of a
+/// message are in launches of one number k, or the other rank has a single launch for all its
+/// messages. So launch k of each rank only needs launches up to k of the others.
 pub(crate) fn launches(
     messages: &[Message],
     rank: usize,
@@ -61,8 +61,8 @@ pub(crate) fn launches(
     Ok(launches.into_values().collect())
 }
 
-/// A flow's messages in a launch, its first launch, and the distance to its next one: alike at both
-/// ends, as the distance from the sender to the receiver is.
+/// How a flow is cut: its messages in a launch, its first launch, and the step to its next one.
+/// Both ends compute the same, from the distance between sender and receiver.
 fn turns(
     (rank, peer): (usize, usize),
     way: MessageDirection,
@@ -86,7 +86,7 @@ impl Launch {
         self.flows.len() as u32
     }
 
-    /// The most bytes of something of a message.
+    /// The largest `bytes` of the launch's messages.
     pub(crate) fn most(&self, bytes: impl Fn(&Message) -> u64) -> u64 {
         self.messages.iter().map(bytes).max().unwrap_or(0)
     }

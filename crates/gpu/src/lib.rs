@@ -7,7 +7,7 @@
 //!
 //! - [`Plan::new`] says which kernel an operation takes, and on how large a grid. It is a pure
 //!   function of what all ranks know.
-//! - [`Scratch::new`] sets a rank's memory aside, and [`Scratch::export`] gives a descriptor of it.
+//! - [`Scratch::new`] allocates a rank's memory, and [`Scratch::export`] gives a descriptor of it.
 //!   The caller passes that to a peer: a process or a thread, on the same GPU or on another one.
 //! - [`Member::join`] maps the peers' scratch, and loads the kernels. Ranks share nothing else.
 //! - GPUs of a host that do not reach each other's memory have their scratch in memory of the host:

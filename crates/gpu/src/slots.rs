@@ -60,7 +60,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Slots {
     member: SlotMember,
-    /// Of the boxes, and of the lanes of calls alone.
+    /// The shape of the boxes; `of_calls` has the lanes of calls alone.
     shape: Shape,
     of_calls: Shape,
     least: u64,

@@ -23,12 +23,12 @@ const u32 STRANDS = 4;
 const u32 DEALT_OUT = 4 * STRANDS;
 const u32 POLLS = 16;
 
-// What this thread plays.
+// The warp that this thread plays, and how it pauses.
 struct Place {
     u32 cta, warp, warps, ctas;
-    // Of a generator of random numbers.
+    // The state of a generator of random numbers.
     u64 random;
-    // It sleeps at one in this number of accesses to scratch, chosen at random; never if 0.
+    // The thread sleeps at one of this many accesses to scratch memory, at random; never if 0.
     u32 pauses;
     // The limit of a sleep, in microseconds.
     u32 pause;
@@ -95,7 +95,7 @@ inline void store_of_line(void* to, Pair pair) {
     __atomic_store_n(at, pair.first, __ATOMIC_RELEASE);
     __atomic_store_n(at + 1, pair.second, __ATOMIC_RELEASE);
 }
-// So is the second half of a pair that is written at once: where its flag is.
+// The second half of a pair that is written at once has the flag, so it is written last, too.
 inline Pair load_whole(const void* from) { return load_of_line(from); }
 inline void store_whole(void* to, Pair pair) { store_of_line(to, pair); }
 
@@ -107,7 +107,7 @@ inline void store_long(u64* to, u64 value) {
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
 inline void release_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
-// What finds races knows no fences: whether there is one is asserted.
+// ThreadSanitizer knows no fences, so `store_fenced` asserts that there was one.
 inline void fence() { is_fenced = true; }
 inline void store_fenced(u64* to, u64 value) {
     assert(is_fenced);

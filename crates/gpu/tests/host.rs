@@ -56,8 +56,7 @@ fn threads(built: &'static OnceLock<Built>, source: &str) -> Option<&'static Bui
     has(Need::CppCompiler).then(|| built.get_or_init(compile))
 }
 
-/// Runs a program, and beside it the same by what passes data through pinned memory: both mostly
-/// wait.
+/// Runs a program twice at the same time, once through pinned memory: both mostly wait.
 fn run_both(program: &Built, arguments: &[String]) {
     thread::scope(|scope| {
         scope.spawn(|| program.run(&[&["pinned".into()], arguments].concat()));
@@ -65,8 +64,7 @@ fn run_both(program: &Built, arguments: &[String]) {
     });
 }
 
-/// As many, or fewer for ranks that are more than this machine has processors for: their threads
-/// take turns.
+/// The rounds of a test: `most`, or fewer with many ranks, whose threads take turns.
 fn rounds(most: usize, ranks: usize) -> String {
     most.min(80 / ranks).to_string()
 }
@@ -262,7 +260,7 @@ fn reduced(reduce: Reduce, dtype: DType, op: ReduceOp, batch: &[Vec<u64>]) -> Ve
     by_rank
 }
 
-/// The same bits as in memory of the host.
+/// Scaled elements have the same bits as in the host's memory.
 #[test]
 fn factors_are_applied_as_by_the_library() {
     let Some(library) = elements() else {

@@ -2,10 +2,10 @@
 //! the other; a credit with which no slot goes is a message of its own. The link keeps their order.
 //!
 //! A link over RDMA puts slots, except for slots of packets, straight into the peer's inbox: the
-//! same bytes, and then the slot's flag. Before, the peer says by its first message where its inbox
-//! is. They are put both ways or neither: that message is empty if the peer is not to put them. The
-//! peer's processor has no part in it. This carrier looks into the inbox to learn what has come.
-//! Slots on a GPU can only be put.
+//! same bytes, and then the slot's flag. First, each end tells the other by a message, its
+//! *opening*, where its inbox is. Slots are put both ways or neither: an end whose boxes are not
+//! registered sends an empty opening. The peer's processor has no part in a put. This carrier looks
+//! into the inbox to learn what has come. Slots on a GPU can only be put.
 
 mod heard;
 mod incoming;

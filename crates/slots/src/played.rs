@@ -33,8 +33,7 @@ fn play() -> Option<Play> {
     Some(unsafe { *library.get::<Play>("play").unwrap() })
 }
 
-/// Whether a thread sanitizer looks on: it takes for a race that records are read together with
-/// flags.
+/// Whether a thread sanitizer looks on: it reports reads of records together with flags as races.
 fn is_watched() -> bool {
     std::env::var("SPARK_CCL_TEST_CXXFLAGS").is_ok_and(|flags| flags.contains("thread"))
 }

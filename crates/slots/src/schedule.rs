@@ -1,4 +1,5 @@
-//! The number of slots that a lane needs, so that ranks only wait for room that comes.
+//! The forms of calls through slots, and how many slots a lane needs for each, so that ranks never
+//! wait for each other in a circle.
 //!
 //! A lane's rows at the sender and at the receiver both hold slots. A slot that the peer has no
 //! room for stays in the outbox, which holds up nobody until the outbox is full.

@@ -35,7 +35,7 @@ impl Complaint {
         }
     }
 
-    /// The same, with the place of what it is about.
+    /// The same complaint, with the place that it is about before it.
     pub(crate) fn within(mut self, place: &str) -> Self {
         self.problem = format!("{place}: it {}", self.problem);
         self
@@ -60,8 +60,8 @@ impl From<Error> for Complaint {
     }
 }
 
-/// Returns what each rank has done by itself, or the first rank's complaint as an error on all
-/// ranks. Collective, so no rank waits for one that could not do its part.
+/// Returns this rank's own result, or on all ranks the first rank's complaint as an error.
+/// Collective, so no rank waits for one that could not do its part.
 pub(crate) fn all<T>(
     comm: &Communicator,
     outcome: Outcome<T>,

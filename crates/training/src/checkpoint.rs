@@ -37,7 +37,8 @@ fn wrong_tensor(file: &Path, tensor: &str, problem: impl std::fmt::Display) -> C
     Complaint::of(tensor, format!("file {}: {problem}", file.display()))
 }
 
-/// Returns what each rank has done, or the first rank's problem on all ranks. Collective.
+/// Returns this rank's own result, or on all ranks the first rank's complaint as an error.
+/// Collective.
 fn all<T>(comm: &Communicator, outcome: Outcome<T>) -> Result<T, Error> {
     agreement::all(comm, outcome, Error::Checkpoint)
 }

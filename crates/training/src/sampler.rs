@@ -59,8 +59,8 @@ pub enum LastBatch {
 pub struct Batch {
     /// The epoch; the first is 0.
     pub epoch: u64,
-    /// The samples; as many on each rank. Where they do not come out even, some ranks' last one is
-    /// padding, which repeats a sample of the same batch.
+    /// The samples; the same number on each rank. If they cannot be divided evenly, the last one of
+    /// some ranks is padding, which repeats a sample of the same batch.
     pub indices: Vec<usize>,
     /// How many are no padding. 0 on some ranks if a batch has fewer samples than there are ranks.
     pub real: usize,

@@ -113,7 +113,7 @@ pub enum Direct {
 /// The result of an attempt to send messages without a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sending {
-    /// The messages of this many bytes were sent, one at least: all, or as many as end there.
+    /// This many bytes of the payload were sent: whole messages, at least one.
     Done(usize),
     /// Try again.
     NotYet,
@@ -254,11 +254,11 @@ pub trait LinkTx: Send {
         Lends::Nothing
     }
 
-    /// Sends a message without copying it, if that saves time: the peer reads it where it lies, or
-    /// the kernel does, again if it gets lost. [`lends`](Self::lends) tells how long it may be, and
-    /// whether a longer payload goes as several messages, each but the last of a slot's size.
-    /// Until it has returned, it may be [held back](Self::holds_back), because the peer may find
-    /// that it cannot read it in place after all.
+    /// Sends a message without copying it, if that saves time: the receiver reads it where it lies,
+    /// or over TCP the kernel does, and again if a packet is lost. [`lends`](Self::lends) tells how
+    /// long it may be, and whether a longer payload goes as several messages, each but the last of
+    /// a slot's size. Until it has returned, it may be [held back](Self::holds_back), because the
+    /// peer may find that it cannot read it in place after all.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.

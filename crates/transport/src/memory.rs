@@ -56,13 +56,13 @@ pub enum MemoryError {
     /// The deadline passed.
     #[error("timed out while {doing}")]
     TimedOut {
-        /// The operation that was under way.
+        /// The action that was under way.
         doing: &'static str,
     },
     /// The peer closed the stream.
     #[error("the peer closed the stream while {doing}")]
     Closed {
-        /// The operation that was under way.
+        /// The action that was under way.
         doing: &'static str,
     },
     /// The peer sent something that both sides did not agree on.
@@ -129,7 +129,7 @@ impl SharedMemory {
     /// map it. Pass the descriptor on with [`send_fd`], then drop it: the mapping does not need it.
     ///
     /// Only the first `at_once` bytes are allocated, if the kernel can allocate the rest later. The
-    /// rest must be [set aside](Self::set_aside) before anything is written to it.
+    /// rest must be [allocated](Self::set_aside) before anything is written to it.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when there is not enough memory, [`MemoryError::Os`] otherwise.

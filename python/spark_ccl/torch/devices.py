@@ -248,7 +248,8 @@ class DeviceCalls(Calls):
             for call in calls:
                 call.get_ready(stream)
             # Before anything can fail: calls that were enqueued before the failure use them. In
-            # PyTorch's own current stream, that is the program's matter, as of all it does there.
+            # PyTorch's own current stream, the program keeps the tensors, as it does for all its
+            # work there.
             for work in works if stream is self._stream else ():
                 for tensor in tensors_in([work.results, *[call.keep for call in work.started]]):
                     if tensor.is_cuda:

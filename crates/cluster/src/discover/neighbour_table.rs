@@ -1,4 +1,4 @@
-//! The kernel's table of neighbours: finds the other addresses of the card that has one.
+//! The kernel's table of neighbours: finds the other addresses of a network card by one of them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

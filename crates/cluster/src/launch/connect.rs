@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How long one look-up of a name may take.
 const LOOKUP: Duration = Duration::from_secs(10);
 
-/// Opens a link to each host, and waits until all have greeted. Otherwise returns what is wrong,
-/// host by host.
+/// Connects to the agent of each host, and waits until all have greeted. Otherwise returns what is
+/// wrong, host by host.
 pub(super) fn connect_all(
     remote: &Remote,
     plan: &Plan,

@@ -22,7 +22,7 @@ const END: Duration = Duration::from_secs(2);
 /// How long its standard error may come after that.
 const ERRORS: Duration = Duration::from_millis(500);
 
-/// A link's report about its host, which is named by its number.
+/// A connection's report about its host, which is named by its number.
 pub(super) enum Event {
     Hello(usize, Box<Hello>),
     RankReport(usize, RankReport),
@@ -32,13 +32,13 @@ pub(super) enum Event {
     Closed(usize, Vec<u8>),
     /// The ranks' output cannot be written.
     NotPrinted(std::io::Error),
-    /// All output of the ranks is written; no link is open.
+    /// All output of the ranks is written; no connection to an agent is open.
     Printed,
     /// This process is asked to end.
     Signalled(i32),
 }
 
-/// The channels to which links send.
+/// The channels to which the threads of connections send.
 #[derive(Clone)]
 pub(super) struct Senders {
     pub(super) events: Sender<Event>,

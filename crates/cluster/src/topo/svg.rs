@@ -88,7 +88,7 @@ pub(super) fn width(text: &str, height: f64, is_bold: bool) -> f64 {
         'm' | 'w' | 'M' | 'W' | '%' | '@' | '×' | '+' | '<' | '>' => 1.02,
         'a'..='z' | '0'..='9' => 0.64,
         'A'..='Z' => 0.8,
-        // Of other alphabets.
+        // Letters of other alphabets.
         _ => 1.0,
     };
     let letters: f64 = text.chars().map(of).sum();

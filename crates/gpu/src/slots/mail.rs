@@ -10,7 +10,7 @@ use crate::flows::{self, Launch, launches};
 use crate::launch::launch_in;
 use crate::{Error, Message, MessageDirection};
 
-// Up to 8 ranks have two flows for each other one.
+// Of up to 8 ranks, each has two flows for each of the others.
 const _: () = assert!(flows::MESSAGES == MESSAGES && 2 * crate::MAX_RANKS == FLOWS);
 
 /// The most threads of a CTA, as in `slots.cu`, those of a warp, and the bytes of a load.

@@ -1,4 +1,4 @@
-//! The memory of a rank's boxes: of the host, and for slots on the GPU also of that.
+//! The memory of a rank's boxes: the host's, and also the GPU's if slots are there.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -46,7 +46,7 @@ struct Pair {
     boxes: [PostBox; 2],
     /// Their slots, if these are on the GPU.
     slots: Option<DeviceBlock>,
-    /// Where they are for the kernels of a GPU.
+    /// Where the kernels of a GPU find them.
     addresses: Boxes,
 }
 

@@ -29,8 +29,8 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
     share(comm, &own)
 }
 
-/// The combination of all ranks' values, on every rank; a collective call, also of memory that a
-/// demanded path excludes.
+/// Reduces all ranks' values; every rank gets the result. Collective. Works under any
+/// `SPARK_CCL_PATH`.
 pub(crate) fn reduce<T: Element>(
     comm: &Communicator,
     values: &mut [T],

@@ -120,8 +120,9 @@ impl Incoming {
         Ok(has_seen)
     }
 
-    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. No slot
-    /// is consumed, for the peer, before it was noted here: the peer then puts another there.
+    /// Notes which slots of a lane were put into the inbox. Returns whether there were any. A slot
+    /// must be noted here before the peer gets a credit for it, since the peer then puts another
+    /// one in its place.
     pub(super) fn look_at(&mut self, lane: usize) -> Result<bool, Error> {
         if !self.is_open {
             return Ok(false);
@@ -210,7 +211,8 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Whether no processor takes slots, or can: those on a GPU.
+    /// Whether slots can only be put: so it was agreed, or they are on a GPU, which no processor
+    /// reaches.
     fn must_be_put(&self) -> bool {
         self.is_open || self.inbox.shape().placement() == Placement::Device
     }
@@ -239,7 +241,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// The whole number of the next slot of a lane, once the peer may fill it.
+    /// The full number of the next slot of a lane, once the peer may fill it.
     fn next(&mut self, told: Slot, payload: usize) -> Result<Slot, Error> {
         let lane = told.lane;
         let begun = self.begun.get(lane).ok_or_else(|| no_lane(lane))?;
@@ -268,7 +270,7 @@ impl Incoming {
         Ok(slot)
     }
 
-    /// The whole number of the next slot of packets.
+    /// The full number of the next slot of packets.
     fn next_of_packets(&mut self, told: Slot, payload: usize) -> Result<Slot, Error> {
         let slot = Slot {
             number: self.packets + 1,

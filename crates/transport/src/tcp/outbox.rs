@@ -269,7 +269,7 @@ impl Outbox {
 
     /// The sockets with unsent bytes, which may take more of them later.
     pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<dyn Stream>> {
-        // One that is lost is always ready.
+        // A lost socket is always ready, so it is left out.
         let is_blocked = |socket: &&Outgoing| !socket.queue.is_empty() && socket.lost.is_none();
         let blocked = self.sockets.iter().filter(is_blocked);
         blocked.map(|socket| &socket.stream)

@@ -20,7 +20,7 @@ use crate::{Geometry, SilentRail, netif};
 /// How long the end of a link may wait for what is not acknowledged: longer than it takes to find a
 /// silent rail.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-/// The same soon after another link has waited in vain: they end one after the other.
+/// The same soon after another link has waited in vain, since links end one after the other.
 const CLOSE_AFTER_ANOTHER: Duration = Duration::from_millis(200);
 /// How late an acknowledgement may come from a peer whose rails carry.
 const DOUBT_AFTER: Duration = Duration::from_secs(1);
@@ -136,7 +136,7 @@ impl Link {
             |one: &&Rail| one.is_spare && one.lost.is_none() && !one.route.differs(&rail.route);
         let alike = rails.all.iter().filter(alike).count();
         if alike >= MOST {
-            // The peer, which may know of fewer, may have sent by it.
+            // The peer may have counted fewer, and sent over this one: so it is read.
             stream.close();
             return self.spares.add(number, stream, Instant::now());
         }

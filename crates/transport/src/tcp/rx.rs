@@ -25,7 +25,7 @@ pub struct Rx {
     /// Whether the next message was looked for since the last [`arm`](LinkRx::arm) and was not
     /// there.
     missed: bool,
-    /// Of a link between hosts.
+    /// `None` within a host.
     detours: Option<Detours>,
     /// Set when the peer violated the protocol: nothing after that can be trusted.
     ended: Option<LinkError>,

@@ -15,9 +15,9 @@ pub const SPARE_WITHIN: Duration = Duration::from_secs(30);
 /// How long a link waits before it asks again, if a spare connection has soon fallen silent: the
 /// cable may be the same one, and pass only small packets. Doubles up to [`SPARE_WITHIN`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The most spare connections of a link by one way. Each is kept until it is lost: a silent one may
-/// answer again. What comes by that way beyond is only read, until it is lost or both ends have
-/// closed it, and the link goes on asking for others.
+/// The most spare connections of a link by one route. Each is kept until it is lost: a silent one
+/// may answer again. Further ones by that route are only read, until they are lost or closed at
+/// both ends, and the link goes on asking for others.
 pub(super) const MOST: usize = 8;
 
 /// Asks for the connection with this number. Nothing comes back from these addresses of the peer.
@@ -66,14 +66,14 @@ impl Spares {
         if asked.not_before.is_some_and(|time| now < time) {
             return;
         }
-        // One that was not made may exist at the other end: no number is asked for twice.
+        // No number is asked for twice: a connection that failed here may exist at the other end.
         let number = asked.next.max(homes);
         (asked.next, asked.not_before) = (number + 1, Some(now + SPARE_WITHIN));
         drop(asked);
         ask(number, peers);
     }
 
-    /// Takes the one with this number.
+    /// Takes the connection with this number.
     pub(super) fn add(&self, number: usize, stream: Arc<dyn Stream>, now: Instant) {
         self.fresh.lock().push(stream);
         let mut asked = self.asked.lock();

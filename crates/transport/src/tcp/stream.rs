@@ -16,11 +16,11 @@ use spark_ccl_log::Mutex;
 
 use super::part::Part;
 
-/// How often the kernel has asked the peer's host without an answer before that counts as silence.
-/// A lost packet is asked for once or twice.
+/// After how many probes without an answer the peer's host counts as silent. A lost packet causes
+/// one or two.
 const ASKED: u8 = 2;
-/// How soon, and how often, the kernel asks where nothing is on its way. It gives the connection up
-/// after about as long as one on which bytes are.
+/// How soon, and how often, the kernel probes an idle connection. It gives one up after about the
+/// same time as a connection with bytes on their way.
 const ASK_AFTER: Duration = Duration::from_secs(2);
 const ASK_EVERY: Duration = Duration::from_secs(7);
 const ASK_AT_MOST: u32 = 127;
@@ -45,7 +45,7 @@ pub(super) trait Stream: AsFd + Send + Sync {
     /// The addresses that it joins, or joined, its own first. `None` if it is not TCP's.
     fn addresses(&self) -> Option<[SocketAddr; 2]>;
 
-    /// Has the kernel ask the peer's host now and then, also where nothing is on its way.
+    /// Has the kernel probe the peer's host now and then, also while the connection is idle.
     fn keep_asking(&self);
 
     /// For how long the peer's host has not answered, although the kernel asks it again and again.
@@ -62,7 +62,7 @@ pub(super) trait Stream: AsFd + Send + Sync {
     /// How many bytes have come that were not received.
     fn unread(&self) -> u64;
 
-    /// How many bytes were sent that the peer's host has not got for sure.
+    /// How many sent bytes the peer's host has not acknowledged.
     ///
     /// # Errors
     /// The kernel does not know.
@@ -249,7 +249,8 @@ fn peer_of(socket: &Socket, len: libc::socklen_t) -> std::io::Result<SockAddr> {
     unsafe { SockAddr::try_init(ask) }.map(|(_, address)| address)
 }
 
-/// Sends what the kernel takes now. Crates' functions want references, which lent bytes have not.
+/// Sends what the kernel takes now. Functions of crates take references, which must not be made to
+/// lent bytes.
 fn send(socket: &Socket, parts: &[Part<'_>]) -> rustix::io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let sent = if let [part] = parts {

@@ -4,7 +4,7 @@ use spark_ccl_verbs::Limits;
 
 use crate::Geometry;
 
-/// Receives for immediate values other than those of messages: greetings and close announcements.
+/// Receives for immediate values other than those of messages: greetings and close notices.
 const SPARE_RECEIVES: usize = 8;
 /// How many sends per receive: sends are signalled only from time to time, so they stay in the
 /// queue longer.

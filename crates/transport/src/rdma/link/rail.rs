@@ -128,9 +128,9 @@ impl Rail {
         self.posted - self.ended.well + writes <= u64::from(self.pair.send_depth())
     }
 
-    /// Sends `what` by a send without data. An empty write would do as well, but has a fault in
-    /// soft-RoCE (Linux 6.12): for a read that it has to answer again, it uses the length of the
-    /// last write, and then fails the queue pair.
+    /// Sends `what` by a send without data. An empty write would do as well, but soft-RoCE (Linux
+    /// 6.12) mishandles it: when it repeats its answer to a read, it uses the length of the last
+    /// write, and then fails the queue pair.
     pub(super) fn say(&mut self, what: Immediate) -> Result<(), Error> {
         let request = self.next(what);
         let mut batch = self.pair.batch();
