@@ -11,9 +11,9 @@
 // does a kernel behind it that waits in the same way: a rank's operations run one after the other
 // as if launched plainly. None of these kernels lets the next one start early
 // (`griddepcontrol.launch_dependents`): that one starts when all CTAs of this kernel have ended. So
-// it takes no room that this kernel needs, and if it is the user's and touches memory before its
-// own wait, all kernels that still run have waited for everything before. To let it start while the
-// last batches are on their way was no faster.
+// the next kernel takes no room that this one needs. If it is the user's and touches memory without
+// waiting, no kernel runs any more that has not itself waited for all kernels before it. To let it
+// start while the last batches are on their way was no faster.
 
 #include "led.h"
 #include "pinned.h"
