@@ -233,13 +233,13 @@ impl Core {
         budget: SpinBudget,
     ) -> Result<Option<OpId>, Refusal> {
         self.check()?;
-        let mut program = self.programs.get(planner, task)?;
-        if program.receives() {
+        self.programs.find(planner, task)?;
+        if self.programs.last().receives() {
             self.unheard = 0;
         } else {
             self.begin_unheard()?;
-            program = self.programs.get(planner, task)?;
         }
+        let program = self.programs.last();
         self.first_caller.note();
         let number = enter(
             &mut self.sequence,
@@ -247,8 +247,8 @@ impl Core {
             &self.watch,
             self.observed.as_deref(),
         );
-        let (mut execution, mut loans) = (Execution::default(), Loans::default());
-        if self.collectives.is_empty() {
+        let mut loans = Loans::default();
+        let execution = if self.collectives.is_empty() {
             self.wires.flush();
             let run = Run {
                 task,
@@ -258,12 +258,15 @@ impl Core {
                 wires: &mut self.wires,
                 loans: &mut loans,
             };
-            if execution.run_inline(run, budget) {
+            let Some(execution) = Execution::run_inline(run, budget) else {
                 complete(task, number.record, self.observed.as_deref());
                 self.watch.finish(number.sequence);
                 return Ok(None);
-            }
-        }
+            };
+            execution
+        } else {
+            Execution::default()
+        };
         let (task, program) = (task.clone(), program.clone());
         let request = Request { task, program };
         let limit = self.limit_of(&request);
@@ -372,6 +375,7 @@ impl Core {
     }
 
     /// Returns the error that ended this communicator, or that of calls after its orderly end.
+    #[inline]
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.broken.is_none() && self.watch.failed() {
             self.fail();
@@ -433,6 +437,7 @@ fn pair_of(step: &Step) -> (Rank, Direction) {
 }
 
 /// Gives a collective its number, which the control plane learns, and its tag.
+#[inline]
 fn enter(last: &mut u64, task: &Task, watch: &Watch, observed: Option<&Observed>) -> Number {
     *last += 1;
     let record = observed.map(|observed| observed.call(task, *last, None));
@@ -476,6 +481,7 @@ fn work_off(
 }
 
 /// Divides the result, if its reduction asks for it, and completes the record.
+#[inline]
 fn complete(task: &Task, record: Option<u64>, observed: Option<&Observed>) {
     if let Some(divisor) = task.reduction.divisor {
         let output = &task.output;

@@ -107,6 +107,7 @@ impl Task {
     }
 
     /// Narrows the caller's buffers to what this rank reads and writes.
+    #[inline]
     pub(crate) fn narrow(&mut self, own: Rank) {
         let operation = self.operation();
         let count = self.signature.count as usize;

@@ -21,11 +21,11 @@ impl Run<'_> {
     /// Continues from the cursor, and looks for each message at most `polls` times. Returns whether
     /// everything is done.
     pub(super) fn run_at_once(&mut self, cursor: &mut Cursor, polls: u32) -> bool {
-        if self.program.channels() != 1 {
+        let few = self.program.few_steps();
+        if few.is_none() && self.program.channels() != 1 {
             return false;
         }
         self.provide_scratch();
-        let few = self.program.few_steps();
         loop {
             let made;
             let step = if let Some(steps) = few {

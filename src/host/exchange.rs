@@ -209,6 +209,7 @@ fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
     Progress::Complete
 }
 
+#[inline]
 fn release(peer: Rank, wires: &mut Wires) {
     if let Ok(rx) = wires.rx(peer, LANE) {
         rx.release();
@@ -217,6 +218,7 @@ fn release(peer: Rank, wires: &mut Wires) {
 
 /// The peer's message. Anything else that is there stays: the schedule's steps find it again, and
 /// report what is wrong.
+#[inline]
 pub(super) fn arrived(
     peer: Rank,
     tag: u64,

@@ -77,27 +77,40 @@ impl Execution {
         }
     }
 
-    /// Runs until the operation is complete or the budget is spent. Returns whether it is complete.
-    pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: SpinBudget) -> bool {
-        let (cursor, polls) = (&mut self.cursors[0], spin_budget.polls());
+    /// Runs until the operation is complete or the budget is spent. Returns how far it is, or
+    /// `None` if it is complete.
+    #[inline]
+    pub(super) fn run_inline(mut run: Run<'_>, spin_budget: SpinBudget) -> Option<Self> {
+        let mut cursor = Cursor::default();
+        let polls = spin_budget.polls();
         if run.program.is_exchange() {
             match exchange::run(&mut run, polls) {
-                Progress::Complete => return true,
+                Progress::Complete => return None,
                 Progress::Steps(steps) => cursor.skip(steps),
             }
-        } else if run.run_at_once(cursor, polls) {
-            return true;
+        } else if run.run_at_once(&mut cursor, polls) {
+            return None;
         }
+        Self::run_from(cursor, run, spin_budget)
+    }
+
+    /// The same, for what could not be done at once from the cursor on.
+    #[inline(never)]
+    fn run_from(cursor: Cursor, mut run: Run<'_>, spin_budget: SpinBudget) -> Option<Self> {
+        let mut own = Self {
+            cursors: [cursor, Cursor::default()],
+            ..Self::default()
+        };
         for _ in 0..spin_budget.rounds() {
-            match self.advance(&mut run) {
-                Advance::Complete => return true,
+            match own.advance(&mut run) {
+                Advance::Complete => return None,
                 Advance::Moved => {}
                 // Another thread makes the link, and may need this core.
-                Advance::Blocked if self.lacks_link() => return false,
-                Advance::Blocked => self.spin(run.wires, spin_budget.polls_per_round()),
+                Advance::Blocked if own.lacks_link() => break,
+                Advance::Blocked => own.spin(run.wires, spin_budget.polls_per_round()),
             }
         }
-        false
+        Some(own)
     }
 
     /// Whether it waits for a link to be made.

@@ -162,6 +162,12 @@ impl OpTable {
         }
     }
 
+    /// Whether there are buffers to drop when the engine is unlocked.
+    #[inline]
+    pub(super) fn has_discarded(&self) -> bool {
+        !self.discarded.is_empty()
+    }
+
     /// Buffers to drop when the engine is unlocked.
     pub(super) fn discarded(&mut self) -> Vec<Buffers> {
         std::mem::take(&mut self.discarded)

@@ -29,10 +29,26 @@ pub(super) struct Half {
 }
 
 /// How far a channel of an operation is.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Cursor {
     pub(super) index: u64,
     pub(super) halves: [Half; 2],
+}
+
+impl Default for Cursor {
+    /// Written out for calls of a few bytes, each of which makes one: the array's own default is a
+    /// function of its own.
+    #[inline]
+    fn default() -> Self {
+        let half = Half {
+            elements: 0,
+            pending: None,
+        };
+        Self {
+            index: 0,
+            halves: [half; 2],
+        }
+    }
 }
 
 impl Cursor {
@@ -60,6 +76,7 @@ pub(crate) struct Run<'a> {
 
 impl Run<'_> {
     /// Makes room for the program's intermediate results.
+    #[inline]
     pub(crate) fn provide_scratch(&mut self) {
         let elements = self.program.scratch() as usize;
         let bytes = elements * self.task.signature.dtype.size();
@@ -246,6 +263,7 @@ impl Run<'_> {
     }
 
     /// The slot to fill; null where nothing is sent.
+    #[inline]
     pub(super) fn outgoing(
         &mut self,
         lane: usize,
@@ -317,6 +335,7 @@ impl Run<'_> {
     }
 
     /// Sends the filled slot and gives the read one back.
+    #[inline]
     pub(super) fn finish(
         &mut self,
         lane: usize,
@@ -333,6 +352,7 @@ impl Run<'_> {
     }
 
     /// Starts a reduction over `count` elements; its ticket, if it is not done at once.
+    #[inline]
     pub(super) fn start(
         &mut self,
         count: usize,
@@ -367,11 +387,13 @@ impl Run<'_> {
 
     /// Whether helpers do their part: they take a moment to wake up, which long calls alone make up
     /// for.
+    #[inline]
     pub(super) fn divides(&self) -> bool {
         self.task.is_long() && self.wires.helpers.count() > 0
     }
 
     /// Which results should go past the caches.
+    #[inline]
     pub(super) fn result_stores(&self) -> Streaming {
         let Task { input, output, .. } = self.task;
         let bytes = output.len * self.task.signature.dtype.size();
@@ -396,6 +418,7 @@ impl Run<'_> {
     }
 
     /// The factor of what is passed on or copied without being reduced.
+    #[inline]
     pub(super) fn scale_of_sent(&self, buf: Buf) -> Scale {
         match buf {
             Buf::Input => self.task.reduction.scale_of_sent(),
@@ -403,6 +426,7 @@ impl Run<'_> {
         }
     }
 
+    #[inline]
     pub(super) fn address(&self, span: &Span, done: u64) -> *mut u8 {
         let base = match span.buf {
             Buf::Input => self.task.input.ptr,

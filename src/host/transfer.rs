@@ -22,6 +22,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
+    #[inline]
     pub(super) fn of(step: &Step) -> Self {
         let (from, to) = (Some(step.recv_from), Some(step.send_to));
         let (src, dst) = (Some(step.src), Some(step.dst));

@@ -210,6 +210,7 @@ impl Wires {
     }
 
     /// The sender to the peer on this lane, if its link is made.
+    #[inline]
     pub(super) fn made_tx(&self, peer: Rank, lane: usize) -> Option<&dyn LinkTx> {
         self.tx[index((peer, lane))].as_deref()
     }
@@ -277,6 +278,7 @@ impl Wires {
     }
 
     /// Pushes held-back bytes on. A link that fails here fails again where it is used next.
+    #[inline]
     pub(super) fn flush(&mut self) {
         if self.unflushed.is_empty() {
             return;
@@ -383,6 +385,7 @@ impl Wires {
     }
 
     /// Sends the slot that was reserved.
+    #[inline]
     pub(super) fn commit(
         &mut self,
         peer: Rank,
@@ -447,6 +450,7 @@ impl Wires {
     }
 
     /// Memory for intermediate results.
+    #[inline]
     pub(super) fn provide_scratch(&mut self, bytes: usize) {
         if self.scratch.len() < bytes {
             self.scratch.resize(bytes, 0);

@@ -12,6 +12,7 @@ use crate::task::Task;
 
 /// A code for the registered memory of a call's buffers, the same on every rank. It distinguishes
 /// allocations and offsets. 0 for ordinary memory, where data goes through the links.
+#[inline]
 pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
     // Ordinary memory, that of most small calls, is recognised first.
     let is_ordinary = task.input.home.is_none() && task.output.home.is_none();

@@ -119,26 +119,30 @@ impl Program {
 
     /// Whether it is an `all_reduce`, `all_gather` or `all_to_all` in which every rank sends a
     /// message to every other before it receives from any ([`Schedule::is_exchange`]).
+    #[inline]
     pub(crate) fn is_exchange(&self) -> bool {
-        matches!(self, Self::Schedule(planned) if planned.schedule.is_exchange())
+        matches!(self, Self::Schedule(planned) if planned.is_exchange)
     }
 
     /// Elements of scratch memory.
+    #[inline]
     pub(crate) fn scratch(&self) -> u64 {
         match self {
-            Self::Schedule(planned) => planned.schedule.scratch(),
+            Self::Schedule(planned) => planned.scratch,
             Self::Blocks(_) | Self::PointToPoint(_) => 0,
         }
     }
 }
 
-/// A schedule, with its steps if they are few and may be done one after the other at once:
-/// computing them takes a good part of a small call.
+/// A schedule, with its steps if they are few and may be done one after the other at once, and what
+/// else each call asks: computing these takes a good part of a small call.
 #[derive(Debug)]
 pub(crate) struct Planned {
     schedule: Schedule,
     few: Option<Box<[Step]>>,
     receives: bool,
+    is_exchange: bool,
+    scratch: u64,
 }
 
 impl Planned {
@@ -155,9 +159,11 @@ impl Planned {
             steps.any(|step| step.kind.receives() && !step.is_empty())
         });
         Self {
-            schedule,
             few,
             receives,
+            is_exchange: schedule.is_exchange(),
+            scratch: schedule.scratch(),
+            schedule,
         }
     }
 }

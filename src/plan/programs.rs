@@ -33,6 +33,13 @@ impl Programs {
     /// The program of a checked collective; the planner makes it the first time.
     #[inline]
     pub(crate) fn get(&mut self, planner: &Planner, task: &Task) -> Result<&Program, Error> {
+        self.find(planner, task)?;
+        Ok(self.last())
+    }
+
+    /// Has [`last`](Self::last) return the program of a checked collective.
+    #[inline]
+    pub(crate) fn find(&mut self, planner: &Planner, task: &Task) -> Result<(), Error> {
         let key = Key {
             words: Signature {
                 name: 0,
@@ -43,12 +50,18 @@ impl Programs {
             in_place: task.in_place,
         };
         if self.all.get(self.last).is_none_or(|(last, _)| *last != key) {
-            self.last = self.find(key, planner, task)?;
+            self.last = self.place(key, planner, task)?;
         }
-        Ok(&self.all[self.last].1)
+        Ok(())
     }
 
-    fn find(&mut self, key: Key, planner: &Planner, task: &Task) -> Result<usize, Error> {
+    /// The program that was found last.
+    #[inline]
+    pub(crate) fn last(&self) -> &Program {
+        &self.all[self.last].1
+    }
+
+    fn place(&mut self, key: Key, planner: &Planner, task: &Task) -> Result<usize, Error> {
         if let Some(&place) = self.index.get(&key) {
             return Ok(place);
         }

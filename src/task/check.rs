@@ -61,7 +61,8 @@ impl Examined<'_> {
     }
 
     /// The elements that the operation counts, if the buffers fit it and each other.
-    // Part of `check`, as calls of a few bytes take it: their time counts each function.
+    // It and the ones below are part of `check`, as calls of a few bytes take it: their time counts
+    // each function.
     #[inline]
     fn count(&self, input: &Region, output: &Region) -> Result<usize, Error> {
         let operation = self.spec.operation;
@@ -91,6 +92,7 @@ impl Examined<'_> {
     }
 
     /// Checks the length of one buffer against that of the one that determines the count.
+    #[inline]
     fn fits(&self, counting: usize, other: usize) -> Result<(), Error> {
         let operation = self.spec.operation;
         let what = match operation.counted() {
@@ -106,6 +108,7 @@ impl Examined<'_> {
     }
 
     /// A rank's share of a buffer, or all of it where it is not divided.
+    #[inline]
     fn share(&self, len: usize, is_divided: bool) -> Result<usize, Error> {
         if !is_divided {
             return Ok(len);
@@ -115,6 +118,7 @@ impl Examined<'_> {
     }
 
     /// Whether this rank takes part with a buffer.
+    #[inline]
     fn uses(&self, side: Side) -> bool {
         let is_root = self.ranks.own == self.spec.root;
         self.spec.operation.uses(side, is_root)
@@ -177,6 +181,7 @@ impl Examined<'_> {
         )))
     }
 
+    #[inline]
     fn peer(&self, what: &str, rank: usize) -> Result<(), Error> {
         let size = self.ranks.size;
         if rank < size {
@@ -188,6 +193,7 @@ impl Examined<'_> {
         )))
     }
 
+    #[inline]
     fn equal(&self, what: &str, expected: usize, seen: usize) -> Result<(), Error> {
         if expected == seen {
             return Ok(());
@@ -197,6 +203,7 @@ impl Examined<'_> {
         )))
     }
 
+    #[inline]
     fn divisible(&self, len: usize) -> Result<(), Error> {
         let size = self.ranks.size;
         if len.is_multiple_of(size) {
@@ -207,6 +214,7 @@ impl Examined<'_> {
         )))
     }
 
+    #[inline]
     fn disjoint(&self, input: &Region, output: &Region) -> Result<(), Error> {
         let bytes = self.spec.dtype.size();
         let (a, b) = (input.ptr as usize, output.ptr as usize);
@@ -217,6 +225,7 @@ impl Examined<'_> {
         Err(self.invalid("send and receive buffers overlap; use the in-place variant".to_owned()))
     }
 
+    #[cold]
     fn invalid(&self, problem: String) -> Error {
         Error::Invalid {
             operation: self.spec.operation.name(),

@@ -60,6 +60,7 @@ impl sealed::Sealed for Nothing {}
 impl<T: Element, S: SendBuf<T>, R: RecvBuf<T>> Operands<T> for OutOfPlace<S, R> {
     type Back = <S::Back as GivenBack>::With<R::Back>;
 
+    #[inline]
     fn regions(&mut self) -> (Region, Region) {
         (self.0.region(), self.1.region_mut())
     }
@@ -72,6 +73,7 @@ impl<T: Element, S: SendBuf<T>, R: RecvBuf<T>> Operands<T> for OutOfPlace<S, R> 
 impl<T: Element, B: RecvBuf<T>> Operands<T> for InPlace<B> {
     type Back = B::Back;
 
+    #[inline]
     fn regions(&mut self) -> (Region, Region) {
         let region = self.0.region_mut();
         (region.clone(), region)
@@ -85,6 +87,7 @@ impl<T: Element, B: RecvBuf<T>> Operands<T> for InPlace<B> {
 impl<T: Element, S: SendBuf<T>> Operands<T> for Sending<S> {
     type Back = S::Back;
 
+    #[inline]
     fn regions(&mut self) -> (Region, Region) {
         (self.0.region(), Region::empty())
     }
@@ -97,6 +100,7 @@ impl<T: Element, S: SendBuf<T>> Operands<T> for Sending<S> {
 impl<T: Element, R: RecvBuf<T>> Operands<T> for Receiving<R> {
     type Back = R::Back;
 
+    #[inline]
     fn regions(&mut self) -> (Region, Region) {
         (Region::empty(), self.0.region_mut())
     }
@@ -109,6 +113,7 @@ impl<T: Element, R: RecvBuf<T>> Operands<T> for Receiving<R> {
 impl<T: Element> Operands<T> for Nothing {
     type Back = ();
 
+    #[inline]
     fn regions(&mut self) -> (Region, Region) {
         (Region::empty(), Region::empty())
     }

@@ -15,11 +15,10 @@ use crate::host::op_table::Buffers;
 /// Its fields are dropped in their order: the lock is released first.
 pub(in crate::host) struct Locked<'e> {
     core: MutexGuard<'e, Core>,
-    left: Left,
+    left: Option<Box<Left>>,
 }
 
 /// The work that is deferred until the engine is unlocked: it runs code of users.
-#[derive(Default)]
 struct Left {
     discarded: Vec<Buffers>,
     remarks: Vec<String>,
@@ -55,8 +54,7 @@ impl HostEngine {
 
 #[inline]
 fn locked(core: MutexGuard<'_, Core>) -> Locked<'_> {
-    let left = Left::default();
-    Locked { core, left }
+    Locked { core, left: None }
 }
 
 impl Deref for Locked<'_> {
@@ -78,16 +76,25 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.left.discarded = self.core.ops.discarded();
-        self.left.remarks = std::mem::take(&mut self.core.remarks);
-        if std::mem::take(&mut self.core.has_news) && self.core.is_blocked {
-            self.core.wires.bell.ring();
+        let core = &mut *self.core;
+        if core.ops.has_discarded() || !core.remarks.is_empty() {
+            self.left = Some(left_by(core));
+        }
+        if std::mem::take(&mut core.has_news) && core.is_blocked {
+            core.wires.bell.ring();
         }
     }
 }
 
+#[cold]
+fn left_by(core: &mut Core) -> Box<Left> {
+    Box::new(Left {
+        discarded: core.ops.discarded(),
+        remarks: std::mem::take(&mut core.remarks),
+    })
+}
+
 impl Drop for Left {
-    #[inline]
     fn drop(&mut self) {
         self.discarded.clear();
         for remark in &self.remarks {
