@@ -84,6 +84,7 @@ impl Default for Cpu {
 }
 
 impl Compute for Cpu {
+    #[inline]
     unsafe fn start(&mut self, job: &Job<'_>) -> Started {
         debug_assert!(!job.srcs.is_empty(), "a job needs a source");
         let kernel = self.kernels[job.dtype as usize][job.op as usize];

@@ -40,6 +40,7 @@ impl History {
         }
     }
 
+    #[inline]
     pub(crate) fn record(&self, sequence: u64, signature: [u64; 2]) {
         let slot = self.slot(sequence);
         // Relaxed: the fence below orders it before the signature.
@@ -81,6 +82,7 @@ impl History {
         self.latest.load(Ordering::Acquire)
     }
 
+    #[inline]
     fn slot(&self, sequence: u64) -> &Slot {
         &self.slots[sequence as usize % DEPTH]
     }

@@ -100,6 +100,7 @@ impl View {
         fault
     }
 
+    #[inline]
     pub(crate) fn fault(&self) -> Option<&Arc<Fault>> {
         self.fault.get()
     }
@@ -165,12 +166,14 @@ impl View {
         self.history.latest() > self.finished()
     }
 
+    #[inline]
     pub(crate) fn finish(&self, sequence: u64) {
         // Relaxed: the number publishes no other data.
         self.finished.store(sequence, Ordering::Relaxed);
     }
 
     /// Whether operation `sequence` has to be compared with what is known about the other members.
+    #[inline]
     pub(crate) fn needs_inspection(&self, sequence: u64) -> bool {
         // Relaxed: a hint that pairs with nothing. The data behind it is read under the mutex, and
         // if the hint is missed, the next announcement inspects the operation again.

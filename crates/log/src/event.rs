@@ -59,7 +59,7 @@ impl Held {
     #[expect(clippy::new_without_default, reason = "it is a guard, not a value")]
     #[inline]
     pub fn new() -> Self {
-        HELD.set(HELD.get() + 1);
+        HELD.with(|held| held.set(held.get() + 1));
         Self(PhantomData)
     }
 }
@@ -68,8 +68,10 @@ impl Drop for Held {
     /// Emits the deferred events, if nothing else is held.
     #[inline]
     fn drop(&mut self) {
-        let left = HELD.get() - 1;
-        HELD.set(left);
+        let left = HELD.with(|held| {
+            held.set(held.get() - 1);
+            held.get()
+        });
         if left == SOME_WAIT {
             emit_waiting();
         }

@@ -13,6 +13,7 @@ const PIECE: usize = 1024;
 /// # Safety
 /// The source must be readable, and the destinations writable, for the job's elements. A
 /// destination that is not the source must not overlap it.
+#[inline]
 pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     let len = job.count * job.dtype.size();
     for &dst in job.dsts.iter().filter(|&&dst| !ptr::eq(src, dst)) {
@@ -26,6 +27,7 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and they must not overlap.
+#[inline]
 pub(super) unsafe fn copy_to(src: *const u8, dst: *mut u8, len: usize) {
     let most = if len > PIECE && copies_slowly(src.addr(), dst.addr()) {
         PIECE
@@ -42,6 +44,7 @@ pub(super) unsafe fn copy_to(src: *const u8, dst: *mut u8, len: usize) {
 ///
 /// # Safety
 /// `src` must be readable and `dst` writable for `len` bytes, and they must not overlap.
+#[inline]
 unsafe fn copy_in_pieces(src: *const u8, dst: *mut u8, len: usize, most: usize) {
     let mut at = 0;
     while at < len {
