@@ -41,11 +41,11 @@ use first_caller::FirstCaller;
 use loans::Loans;
 use op_table::OpId;
 use op_table::OpTable;
-use request::Request;
+use request::{Request, pair_of};
 use run::Run;
 use running_op::RunningOp;
 use spark_ccl_control::{Leave, MOST_CALLS, Messages, Watch};
-use spark_ccl_sched::{Kind, Rank, Step};
+use spark_ccl_sched::Rank;
 use spark_ccl_status::Peer;
 #[cfg(feature = "cuda")]
 use spark_ccl_transport::LinkError;
@@ -426,14 +426,6 @@ struct Number {
     tag: u64,
     /// The number of its record.
     record: Option<u64>,
-}
-
-/// The queue of a point-to-point operation.
-fn pair_of(step: &Step) -> (Rank, Direction) {
-    match step.kind {
-        Kind::Send => (step.send_to, Direction::Out),
-        _ => (step.recv_from, Direction::In),
-    }
 }
 
 /// Gives a collective its number, which the control plane learns, and its tag.

@@ -1,10 +1,9 @@
 //! Turns a checked task into requests with their steps: two for a `send_recv`, otherwise one. Knows
 //! the plan; knows no links.
 
-use spark_ccl_sched::Rank;
+use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_types::{DType, Operation};
 
-#[cfg(feature = "cuda")]
 use super::Direction;
 use crate::error::Error;
 use crate::memory::buffer::Region;
@@ -73,5 +72,13 @@ impl Request {
         task.input = Region::empty();
         let program = Program::recv(own, task.from, len);
         Self { task, program }
+    }
+}
+
+/// The queue of a point-to-point operation.
+pub(super) fn pair_of(step: &Step) -> (Rank, Direction) {
+    match step.kind {
+        Kind::Send => (step.send_to, Direction::Out),
+        _ => (step.recv_from, Direction::In),
     }
 }
