@@ -6,17 +6,25 @@
 //! caches is no help: threads move, and a virtual machine may be told that all of its processors
 //! share one.
 //!
-//! So the sender times loads of a line that the peer has just written. On an EPYC they take 30 ns
+//! So the sender times loads of a line that the peer has just written. On EPYCs they take 30 ns
 //! where a cache is shared, and 100 to 200 ns where none is. It times nine every 50 ms, before long
-//! messages, and the peer does nothing for that.
+//! messages, and the peer does nothing for that. On a Xeon, whose cores all share one cache, they
+//! take 50 to 125 ns, and stores past the caches gain nothing: so the limit depends on the
+//! processor.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::LinkError;
 
-/// Lines that take longer to load are of far peers. Near lines that were measured take about half
-/// of this, and far ones twice as long or longer.
-const FAR: Duration = Duration::from_nanos(75);
+/// Lines that take longer to load are of far peers. Of AMD's processors, the near lines that were
+/// measured take half of this at most, and far ones 100 ns and more.
+const FAR_OF_AMD: Duration = Duration::from_nanos(75);
+/// The same, of others. Of a Xeon's lines, all near, the second shortest of nine takes 125 ns at
+/// most. Far ones, such as another socket's, were not measured.
+const FAR_OF_OTHERS: Duration = Duration::from_nanos(150);
+/// The limit of this processor.
+static FAR: LazyLock<Duration> = LazyLock::new(|| far_of(&vendor()));
 /// The samples for one choice.
 const SAMPLES: usize = 9;
 /// How many of them may be shorter than the one that decides. A load is shorter if another one has
@@ -127,10 +135,27 @@ impl Distance {
         let (_, &mut line, _) = self.samples.select_nth_unstable(SHORTER);
         (self.taken, self.measured) = (0, Some(now));
         let may_change = (self.changed).is_none_or(|last| now.duration_since(last) >= STANDS);
-        if may_change && self.is_far != (line > FAR) {
-            (self.is_far, self.changed) = (line > FAR, Some(now));
+        let is_far = line > *FAR;
+        if may_change && self.is_far != is_far {
+            (self.is_far, self.changed) = (is_far, Some(now));
         }
     }
+}
+
+fn far_of(vendor: &str) -> Duration {
+    match vendor {
+        "AuthenticAMD" => FAR_OF_AMD,
+        _ => FAR_OF_OTHERS,
+    }
+}
+
+/// Who made this processor, as it says itself; empty where that is not known.
+fn vendor() -> String {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(vendor) = raw_cpuid::CpuId::new().get_vendor_info() {
+        return vendor.as_str().to_owned();
+    }
+    String::new()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -154,10 +179,24 @@ mod tests {
     #[test]
     fn the_second_shortest_of_several_loads_chooses() {
         let near = [500, 500, 500, 30, 500, 500, 500, 30, 500];
-        let far = [150, 150, 150, 150, 5, 150, 150, 150, 150];
+        let far = [200, 200, 200, 200, 5, 200, 200, 200, 200];
         assert_eq!(choices(near).last(), Some(&false));
         assert_eq!(choices(far).last(), Some(&true));
         assert!(!choices(far)[..8].contains(&true));
+    }
+
+    /// The measured times of near and far lines (docs/what-bounds-it.md).
+    #[test]
+    fn the_limit_parts_near_and_far_lines_of_each_processor() {
+        let is_far = |vendor, nanos| Duration::from_nanos(nanos) > far_of(vendor);
+        assert_eq!(
+            [10, 30, 100, 210].map(|nanos| is_far("AuthenticAMD", nanos)),
+            [false, false, true, true]
+        );
+        assert_eq!(
+            [50, 125].map(|nanos| is_far("GenuineIntel", nanos)),
+            [false; 2]
+        );
     }
 
     #[test]
@@ -168,8 +207,8 @@ mod tests {
             changes.collect::<Vec<_>>()
         };
         // Choices are made at ticks 8, 21, 34, ..., 307: of nine samples, with 50 ms between.
-        assert_eq!(changes(|tick| if tick < 300 { 150 } else { 30 }), [8, 307]);
-        let often = changes(|tick| if tick / 13 % 2 == 0 { 150 } else { 30 });
+        assert_eq!(changes(|tick| if tick < 300 { 200 } else { 30 }), [8, 307]);
+        let often = changes(|tick| if tick / 13 % 2 == 0 { 200 } else { 30 });
         assert!((5..=10).contains(&often.len()), "{often:?}");
         assert!(
             often.windows(2).all(|pair| pair[1] - pair[0] >= 100),
