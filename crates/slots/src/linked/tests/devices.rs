@@ -196,6 +196,46 @@ fn a_link_without_rails_ends_with_the_name_of_the_last() {
     assert_eq!(proxy.progress().next().unwrap().sent, 0);
 }
 
+/// The sender's thread does not look before its peer has left. Then it finds the completion, the
+/// credit and the farewell at once.
+#[test]
+fn a_slot_that_has_completed_before_the_peer_left_is_sent() {
+    // An acknowledgement that comes after the peer's end is lost, so a short wait may not be
+    // enough.
+    let waits = [20, 200, 2000].map(Duration::from_millis);
+    assert!(waits.into_iter().any(is_sent_though_the_peer_left_after));
+}
+
+/// Sends a slot to a peer that leaves after this time. Returns whether the slot has completed.
+fn is_sent_though_the_peer_left_after(wait: Duration) -> bool {
+    let [from, mut to] = over_one_device(shape(), &Arc::default());
+    let outbox = from.outbox.clone();
+    let mut proxy = Proxy::new(from.outbox, from.inbox, from.carrier, 0..2);
+    let slot = Slot { lane: 0, number: 1 };
+    fill(&outbox, slot, 256);
+    let published = outbox.counter(0, Counter::Published);
+    published.store(1, Ordering::Release);
+    assert_eq!(proxy.turn(), Ok(true));
+    let until = Instant::now() + PATIENCE;
+    while !take(&to.inbox, slot) {
+        assert!(Instant::now() < until, "the slot does not come");
+        std::thread::yield_now();
+    }
+    std::thread::sleep(wait);
+    assert!(to.carrier.give_credit(0, 1).unwrap());
+    drop(to);
+    let ended = loop {
+        if let Err(error) = proxy.turn() {
+            break error;
+        }
+        assert!(Instant::now() < until, "the link lives");
+    };
+    assert_eq!(ended, Error::Gone);
+    let lane = proxy.progress().next().unwrap();
+    assert_eq!(lane.credit, 1);
+    lane.sent == 1
+}
+
 /// Nobody at the receiver does anything: its device writes slot and flag.
 #[test]
 fn slots_arrive_without_the_receivers_processor() {
