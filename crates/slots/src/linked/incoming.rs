@@ -147,7 +147,7 @@ impl Incoming {
                 });
             }
             self.begun[lane] = number;
-            self.note(slot);
+            self.note(slot)?;
         }
         Ok(self.begun[lane] >= first)
     }
@@ -160,14 +160,15 @@ impl Incoming {
     }
 
     /// Notes the credit and the record of a slot that has come.
-    fn note(&mut self, slot: Slot) {
+    fn note(&mut self, slot: Slot) -> Result<(), Error> {
         // Relaxed: this thread has written the credit itself, or acquired the slot's flag.
         let credit = self.inbox.credit_with(slot).load(Ordering::Relaxed);
         let known = &mut self.credits[slot.lane];
         *known = credit.max(*known);
         if slot.lane == 0 {
-            self.hear(slot.number, false, self.inbox.record(slot));
+            self.hear(slot.number, false, self.inbox.record(slot))?;
         }
+        Ok(())
     }
 
     fn take_messages(&mut self) -> Result<bool, Error> {
@@ -319,7 +320,7 @@ impl Incoming {
             _ if self.coming.is_some() => {}
             MOST_LANES => self.put_packets(slot.number)?,
             _ => {
-                self.note(slot);
+                self.note(slot)?;
                 self.inbox.set_flag(slot);
             }
         }
@@ -352,12 +353,17 @@ impl Incoming {
         }
         self.inbox.put_packets(number, words);
         self.packets = number;
-        self.hear(number, true, record);
-        Ok(())
+        self.hear(number, true, record)
     }
 
     /// Notes the call of a slot. Packets and lanes overtake each other.
-    fn hear(&mut self, number: u64, is_of_packets: bool, record: Record) {
+    fn hear(&mut self, number: u64, is_of_packets: bool, record: Record) -> Result<(), Error> {
+        // The number of calls before this one, so it is never the largest.
+        if record.call == u64::MAX {
+            return Err(Error::Violation {
+                problem: format!("slot {number} is of call {}, which there is not", u64::MAX),
+            });
+        }
         if self
             .heard
             .is_none_or(|heard| heard.record.call <= record.call)
@@ -368,6 +374,7 @@ impl Incoming {
                 record,
             });
         }
+        Ok(())
     }
 }
 

@@ -172,6 +172,16 @@ fn packets_that_do_not_fit_are_an_error() {
 }
 
 #[test]
+fn a_record_of_an_impossible_call_is_an_error() {
+    let make = |halves| carrier_of(halves, SMALL.slot_bytes, plain(shape()), plain(shape()));
+    let [mut from, mut to] = memory().map(make).map(Result::unwrap);
+    while !from.post_packets(1, &[u64::MAX, 0, 0, 0]).unwrap() {}
+    let said = to.completed().unwrap_err();
+    assert!(matches!(said, Error::Violation { .. }), "{said}");
+    assert_eq!(to.heard(), None);
+}
+
+#[test]
 fn a_slot_has_come_when_all_of_its_messages_have() {
     let [(mut tx, _rx), halves] = memory();
     let mut to = carrier_of(halves, SMALL.slot_bytes, plain(shape()), plain(shape())).unwrap();
