@@ -215,7 +215,8 @@ impl Exchange {
         let own = self.slots.rank();
         self.peers.iter().find_map(|peer| {
             let under_way = || self.under_way(peer.rank(), others);
-            let ended = peer.judge((under_way, self.settles(peer.rank())), own, parent);
+            let settles = || self.settles(peer.rank());
+            let ended = peer.judge((under_way, settles), own, parent);
             ended.or_else(|| self.differs(peer, others, parent))
         })
     }

@@ -144,7 +144,7 @@ impl Peer {
     /// peer has not said that it leaves, the control plane has some time to say why.
     pub(super) fn judge(
         &self,
-        (under_way, settles): (impl Fn() -> (u64, String), bool),
+        (under_way, settles): (impl Fn() -> (u64, String), impl Fn() -> bool),
         own: usize,
         parent: &Watch,
     ) -> Option<Fault> {
@@ -154,7 +154,7 @@ impl Peer {
             // Everything that the peer has sent came before its link ended. It may have left before
             // it gave credits for the slots that it has consumed, and before their completions were
             // here. A peer that has sent all slots of a call had those that it needs.
-            let needs = self.lacks_slots() || settles && self.has_unsent();
+            let needs = self.lacks_slots() || self.has_unsent() && settles();
             if !needs {
                 return None;
             }
