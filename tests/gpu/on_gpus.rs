@@ -9,10 +9,10 @@ use super::by_slots::at_once_and_in_graphs;
 use super::{BACKEND, gpus, in_another_process, of_fakes, text};
 
 /// GPUs that order what devices write.
-const ORDERED: i32 = 9;
+pub(super) const ORDERED: i32 = 9;
 const IN_GPUS: &str = "RDMA devices write slots into the memory of the receiver's GPU";
 
-fn over_rdma() -> Builder {
+pub(super) fn over_rdma() -> Builder {
     Communicator::builder()
         .backend(BACKEND)
         .set("SPARK_CCL_SHARE_GPU", "1")

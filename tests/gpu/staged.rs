@@ -23,6 +23,7 @@ mod observed;
 mod on_gpus;
 mod processes;
 mod proxy;
+mod refused;
 mod roots;
 mod streams;
 mod support;

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use crate::Error;
 
 /// Parts of a rank that its kernels use. Dropping them ends the kernels' waits, and waits until
-/// everything that was enqueued in the GPU's context has run. If the driver cannot confirm that,
-/// they stay for good.
+/// everything that was enqueued in the GPU's context has run, unless no kernel was launched since
+/// the last one was waited for. If the driver cannot confirm that, they stay for good.
 #[derive(Debug)]
 pub(crate) struct Kept<P: Settles>(ManuallyDrop<P>);
 
@@ -29,8 +29,8 @@ impl<P: Settles> Kept<P> {
         }
         let mut ended = ManuallyDrop::new(self);
         // SAFETY: `ended` is neither used nor dropped after this, so its parts are dropped once. No
-        // kernel uses them: `settle` has just waited for all, and the caller has passed the parts
-        // by value, so none is launched.
+        // kernel uses them: `settle` has seen that none runs, and the caller has passed the parts by
+        // value, so none is launched.
         unsafe { ManuallyDrop::drop(&mut ended.0) };
         Ok(())
     }
@@ -49,7 +49,7 @@ impl<P: Settles> Drop for Kept<P> {
         // If it fails, a kernel may still use the parts.
         if self.0.settle().is_ok() {
             // SAFETY: `end` forgets the value whose parts it drops, and `drop` runs once, so the
-            // parts are dropped once. No kernel uses them: `settle` has just waited for all, and
+            // parts are dropped once. No kernel uses them: `settle` has seen that none runs, and
             // nothing launches kernels on a value that is being dropped.
             unsafe { ManuallyDrop::drop(&mut self.0) };
         }

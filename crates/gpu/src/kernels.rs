@@ -59,7 +59,7 @@ impl Kernels {
                 passing("few_messages_lines", "many_messages_lines")?,
                 passing("few_messages_quads", "many_messages_quads")?,
             ],
-            streams: Streams::default(),
+            streams: Streams::new(),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Launches kernels in streams.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,12 +23,39 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The most streams that are remembered. One more first launch does no harm.
 const STREAMS: usize = 4096;
 
-/// The streams in which a communicator has launched kernels, by the driver's numbers: streams of
-/// other libraries are other objects in each call.
-#[derive(Debug, Default)]
-pub(crate) struct Streams(Mutex<BTreeSet<u64>>);
+/// The streams in which a communicator has launched kernels, and whether any of these may run.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    /// By the driver's numbers: streams of other libraries are other objects in each call.
+    known: Mutex<BTreeSet<u64>>,
+    may_run: AtomicBool,
+}
 
+// Relaxed, all accesses of `may_run`: it orders no other memory. Launches borrow the streams, and
+// the end owns them, so it sees all launches.
 impl Streams {
+    /// For kernels that are warmed up next: as long as nothing notes that these have run, they may.
+    pub(crate) fn new() -> Self {
+        Self {
+            known: Mutex::default(),
+            may_run: AtomicBool::new(true),
+        }
+    }
+
+    /// Whether a kernel may run, or be in a graph.
+    pub(crate) fn may_run(&self) -> bool {
+        self.may_run.load(Ordering::Relaxed)
+    }
+
+    /// Notes that no kernel runs, until the next launch.
+    ///
+    /// # Safety
+    /// All kernels that were launched have ended, none was captured, and no thread launches one
+    /// meanwhile.
+    pub(crate) unsafe fn note_idle(&self) {
+        self.may_run.store(false, Ordering::Relaxed);
+    }
+
     /// Makes a launch in a stream: not at the same time as others, if it is the first one there. A
     /// captured kernel is not launched yet.
     pub(crate) fn launch(
@@ -35,14 +63,15 @@ impl Streams {
         stream: &CudaStream,
         launch: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.may_run.store(true, Ordering::Relaxed);
         let id = match stream_id(stream)? {
-            Some(id) if !self.0.lock().contains(&id) => id,
+            Some(id) if !self.known.lock().contains(&id) => id,
             _ => return launch(),
         };
         let turn = first_turn(stream.context());
         launch()?;
         drop(turn);
-        let mut streams = self.0.lock();
+        let mut streams = self.known.lock();
         if streams.len() == STREAMS {
             streams.clear();
         }

@@ -179,7 +179,7 @@ impl Slots {
                 journal,
                 state: block,
                 _stage: Arc::clone(stage),
-                streams: Streams::default(),
+                streams: Streams::new(),
                 context: Arc::clone(context),
             }),
         };
@@ -214,6 +214,9 @@ impl Slots {
             drop(turn);
             stream.write(failed, &[0_u32])?;
         }
+        // SAFETY: `write` has waited for the stream of the only launches so far. Nothing else has
+        // the slots yet.
+        unsafe { self.note_idle() };
         Ok(())
     }
 
@@ -319,6 +322,18 @@ impl Slots {
             word.store(0, Ordering::Release);
         }
         Ok(())
+    }
+
+    /// Notes that no operation runs, until the next one is enqueued. The end of the slots then
+    /// waits for nothing that runs on the GPU.
+    ///
+    /// # Safety
+    /// All operations that were enqueued have run, none was captured, and none is enqueued
+    /// meanwhile.
+    pub unsafe fn note_idle(&self) {
+        // SAFETY: only operations launch these kernels, but for those of the warm-up, which were
+        // waited for before anything had the slots. The caller says that no operation runs.
+        unsafe { self.parts.streams.note_idle() };
     }
 
     /// A number that changes as slots are passed.
@@ -460,7 +475,10 @@ impl Slots {
 impl Settles for Parts {
     fn settle(&self) -> Result<(), Error> {
         self.mailbox.abort();
-        Ok(self.state.settle()?)
+        if self.streams.may_run() {
+            self.state.settle()?;
+        }
+        Ok(())
     }
 }
 

@@ -97,7 +97,7 @@ impl Stage {
                 kernels,
                 host,
                 state,
-                streams: Streams::default(),
+                streams: Streams::new(),
                 context: Arc::clone(context),
             }),
         };
@@ -138,6 +138,9 @@ impl Stage {
             drop(turn);
             stream.write(failed, &[0_u32])?;
         }
+        // SAFETY: `write` has waited for the stream of the only launches so far. Nothing else has
+        // the stage yet.
+        unsafe { self.parts.streams.note_idle() };
         Ok(())
     }
 
@@ -405,7 +408,10 @@ impl Settles for Parts {
         // Ends all waits: the thread that ends the stage does no operation on it.
         self.host.abort();
         self.host.release();
-        Ok(self.state.settle()?)
+        if self.streams.may_run() {
+            self.state.settle()?;
+        }
+        Ok(())
     }
 }
 

@@ -82,6 +82,8 @@ impl Probe {
             std::mem::forget(self);
             return Err(error.to_string());
         }
+        // SAFETY: the stream was waited for, and this rank has enqueued only this call.
+        unsafe { slots.note_idle() };
         passed?;
         self.compared(slots.ranks())?;
         // SAFETY: the stream was waited for, and this rank has made only this call, so none of its
