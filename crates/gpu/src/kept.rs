@@ -29,8 +29,8 @@ impl<P: Settles> Kept<P> {
         }
         let mut ended = ManuallyDrop::new(self);
         // SAFETY: `ended` is neither used nor dropped after this, so its parts are dropped once. No
-        // kernel uses them: `settle` has seen that none runs, and the caller has passed the parts by
-        // value, so none is launched.
+        // kernel uses them: `settle` has seen that none runs, and the caller has passed the parts
+        // by value, so none is launched.
         unsafe { ManuallyDrop::drop(&mut ended.0) };
         Ok(())
     }
