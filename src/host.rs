@@ -78,8 +78,9 @@ pub(crate) struct Core {
     collectives: VecDeque<OpId>,
     /// Point-to-point operations; only the queues that are used.
     pair_queues: BTreeMap<(Rank, Direction), PairQueue>,
-    /// By rank that has ended: since when looks have found no message from it.
-    missing: BTreeMap<Rank, Instant>,
+    /// Of ranks that have ended: how many messages were received when looks began to find no more,
+    /// and when that was.
+    missing: BTreeMap<Rank, (u64, Instant)>,
     /// Point-to-point operations that are queued or running.
     pairs: usize,
     sequence: u64,

@@ -12,7 +12,7 @@ use super::request::Request;
 use super::running_op::RunningOp;
 use super::watchdog::CAUSE_WITHIN;
 use super::wires::Obstacle;
-use super::{Core, Direction, HostEngine, PairQueue, watchdog};
+use super::{Core, Direction, HostEngine, watchdog};
 use crate::error::Error;
 use crate::mesh::POINT_TO_POINT_LANE;
 
@@ -39,7 +39,9 @@ impl HostEngine {
             // A link that has ended is found by the control plane, or by the call that needs it.
             let found = core.probe(from)?.unwrap_or(None);
             match core.watch.latent_of(from).filter(|_| found.is_none()) {
-                Some(fault) if core.misses(from) => Err(Error::Failed(Arc::new(fault))),
+                Some(fault) if core.misses(from, Instant::now()) => {
+                    Err(Error::Failed(Arc::new(fault)))
+                }
                 _ => Ok(found),
             }
         })?
@@ -62,18 +64,18 @@ impl HostEngine {
 
 impl Core {
     /// Whether looks have found nothing of a rank that has ended for as long as its last messages
-    /// may take.
-    fn misses(&mut self, rank: Rank) -> bool {
-        let is_received = |pair: &PairQueue| !pair.queue.is_empty();
-        if self
-            .pair_queues
-            .get(&(rank, Direction::In))
-            .is_some_and(is_received)
-        {
+    /// may take. Each message that is received gives the next one that time anew.
+    fn misses(&mut self, rank: Rank, now: Instant) -> bool {
+        let pair = self.pair_queues.get(&(rank, Direction::In));
+        if pair.is_some_and(|pair| !pair.queue.is_empty()) {
             return false;
         }
-        let since = self.missing.entry(rank).or_insert_with(Instant::now);
-        since.elapsed() >= CAUSE_WITHIN
+        let received = pair.map_or(0, |pair| pair.sequence);
+        let missing = self.missing.entry(rank).or_insert((received, now));
+        if missing.0 != received {
+            *missing = (received, now);
+        }
+        now.saturating_duration_since(missing.1) >= CAUSE_WITHIN
     }
 
     /// The next message, or why none can be received.
@@ -116,5 +118,25 @@ impl Core {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::communicator::Communicator;
+
+    #[test]
+    fn a_message_from_a_rank_that_has_ended_gives_the_next_one_its_time() {
+        let (comms, start) = (Communicator::local(2).unwrap(), Instant::now());
+        let misses = |after| {
+            let look = |core: &mut Core| core.misses(1, start + after);
+            comms[0].membership().with(look).unwrap()
+        };
+        assert!(!misses(Duration::ZERO));
+        comms[1].send(&[7_u8], 0).run().unwrap();
+        assert_eq!(comms[0].recv_vec::<u8>(1).unwrap(), [7]);
+        assert!(!misses(CAUSE_WITHIN), "the next message may be on its way");
+        assert!(misses(2 * CAUSE_WITHIN));
     }
 }
