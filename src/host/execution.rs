@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use spark_ccl_sched::Kind;
+use spark_ccl_sched::{Kind, Rank};
 
 use super::exchange::{self, Progress};
 use super::run::{Cursor, Run};
@@ -39,7 +39,10 @@ impl Execution {
             run.provide_scratch();
         }
         let mut moved = false;
-        self.stall.obstacle = None;
+        // A peer may lack what a link holds back, and this rank a message of that peer. So no step
+        // uses the link, nor meets its error.
+        let lanes = lanes(run.program, run.first_lane);
+        self.stall.obstacle = run.wires.failed(lanes.clone(), receiver(run.program));
         let channels = run.program.channels();
         for channel in 0..channels {
             let index = channel as usize;
@@ -63,7 +66,7 @@ impl Execution {
         if self.finished[..channels as usize].iter().all(|&done| done) {
             // The kernel must have its bytes, too: the application may not call this library again
             // for a long time.
-            let held_back = run.wires.held_back(lanes(run.program, run.first_lane));
+            let held_back = run.wires.held_back(lanes);
             match held_back.or_else(|| run.loans.outstanding(run.wires)) {
                 None => return Advance::Complete,
                 Some(obstacle) => self.stall.meet(obstacle),
@@ -141,5 +144,13 @@ fn lanes(program: &Program, first_lane: usize) -> Range<usize> {
     match program {
         Program::PointToPoint(step) if step.kind == Kind::Recv => 0..0,
         program => first_lane..first_lane + program.channels() as usize,
+    }
+}
+
+/// The receiver of a program that sends to only one.
+fn receiver(program: &Program) -> Option<Rank> {
+    match program {
+        Program::PointToPoint(step) => Some(step.send_to),
+        Program::Schedule(_) | Program::Blocks(_) => None,
     }
 }

@@ -2,6 +2,7 @@
 //! and ranks that mean different memory. Links that fail.
 
 mod far;
+mod flush;
 
 use std::collections::HashMap;
 use std::sync::Barrier;

@@ -38,7 +38,7 @@ pub(crate) struct Wires {
     /// Start of `scratch`.
     pub(super) scratch_base: *mut u8,
     /// Links that hold committed bytes back.
-    pub(crate) unflushed: Vec<LinkId>,
+    pub(super) unflushed: Vec<Unflushed>,
     pub(super) operands: Vec<Operand>,
     pub(super) targets: Vec<*mut u8>,
 }
@@ -46,6 +46,13 @@ pub(crate) struct Wires {
 // SAFETY: the raw pointers in `operands` and `targets` are only used within one call, which fills
 // them first, and `scratch_base` points to the heap memory of `scratch`, which moves along.
 unsafe impl Send for Wires {}
+
+/// A link that holds committed bytes back.
+pub(super) struct Unflushed {
+    link_id: LinkId,
+    /// Why the last flush has failed, if it has.
+    error: Option<LinkError>,
+}
 
 /// Why an operation does not advance.
 #[derive(Debug)]
@@ -277,40 +284,53 @@ impl Wires {
         }
     }
 
-    /// Pushes held-back bytes on. A link that fails here fails again where it is used next.
+    /// Pushes held-back bytes on. Keeps the error of a link that fails, for [`Self::failed`].
     #[inline]
     pub(super) fn flush(&mut self) {
         if self.unflushed.is_empty() {
             return;
         }
-        let tx = &mut self.tx;
-        self.unflushed.retain(|&link_id| {
-            tx[index(link_id)]
-                .as_mut()
-                .is_some_and(|tx| !matches!(tx.flush(), Ok(true)))
+        let links = &mut self.tx;
+        self.unflushed.retain_mut(|unflushed| {
+            let Some(tx) = &mut links[index(unflushed.link_id)] else {
+                return false;
+            };
+            let outcome = tx.flush();
+            let is_over = matches!(outcome, Ok(true));
+            unflushed.error = outcome.err();
+            !is_over
         });
     }
 
     /// Pushes held-back bytes on. Returns the obstacle of a link on these lanes that still holds
     /// some back.
     pub(super) fn held_back(&mut self, lanes: Range<usize>) -> Option<Obstacle> {
-        let (mut obstacle, links) = (None, &mut self.tx);
-        self.unflushed.retain(|&link_id| {
-            let Some(tx) = &mut links[index(link_id)] else {
-                return false;
-            };
-            let ((peer, lane), outcome) = (link_id, tx.flush());
-            let held = match outcome {
-                Ok(true) => return false,
-                Ok(false) => Obstacle::LinkBusy { peer },
-                Err(error) => Obstacle::Link { peer, error },
-            };
-            if lanes.contains(&lane) && tx.holds_back() {
-                obstacle.get_or_insert(held);
-            }
-            true
-        });
-        obstacle
+        self.flush();
+        let Unflushed { link_id, error } = self.unflushed_on(lanes).next()?;
+        let peer = link_id.0;
+        Some(match error.clone() {
+            None => Obstacle::LinkBusy { peer },
+            Some(error) => Obstacle::Link { peer, error },
+        })
+    }
+
+    /// The obstacle of a link on these lanes, to this peer if one is named, that holds bytes back
+    /// and failed when they were last pushed on.
+    pub(super) fn failed(&self, lanes: Range<usize>, peer: Option<Rank>) -> Option<Obstacle> {
+        self.unflushed_on(lanes).find_map(|unflushed| {
+            let (to, error) = (unflushed.link_id.0, unflushed.error.clone()?);
+            let obstacle = Obstacle::Link { peer: to, error };
+            peer.is_none_or(|peer| peer == to).then_some(obstacle)
+        })
+    }
+
+    /// The links on these lanes that hold bytes back.
+    fn unflushed_on(&self, lanes: Range<usize>) -> impl Iterator<Item = &Unflushed> {
+        self.unflushed.iter().filter(move |unflushed| {
+            let (peer, lane) = unflushed.link_id;
+            let tx = lanes.contains(&lane).then(|| self.made_tx(peer, lane));
+            tx.flatten().is_some_and(LinkTx::holds_back)
+        })
     }
 
     /// Gives all links up.
@@ -371,7 +391,7 @@ impl Wires {
         let held_back = self
             .unflushed
             .iter()
-            .map(|&link_id| &self.tx[index(link_id)]);
+            .map(|unflushed| &self.tx[index(unflushed.link_id)]);
         held_back.flatten().for_each(|tx| tx.watch(wait));
     }
 
@@ -421,8 +441,10 @@ impl Wires {
     }
 
     fn keep_flushing(&mut self, link_id: LinkId) {
-        if !self.unflushed.contains(&link_id) {
-            self.unflushed.push(link_id);
+        let mut known = self.unflushed.iter();
+        if !known.any(|unflushed| unflushed.link_id == link_id) {
+            let error = None;
+            self.unflushed.push(Unflushed { link_id, error });
         }
     }
 
