@@ -46,11 +46,17 @@ impl Cores {
         }
     }
 
-    /// Lets this thread run on all of them, whatever core the thread that started it was bound to.
-    /// It stays where it is if the kernel refuses, as after a change of the cores that it allows.
+    /// Lets this thread run on all of them that this process still has, whatever core the thread
+    /// that started it was bound to. It stays where it is if none are left, or the kernel refuses.
     pub fn settle(&self) {
-        if let Some(set) = &self.set {
-            let _ = sched_setaffinity(None, set);
+        let Some(set) = &self.set else {
+            return;
+        };
+        // Not the mask of the first thread, which programs often bind to a core.
+        let now = of_threads().unwrap_or(*set);
+        let left = cpu_set(|cpu| set.is_set(cpu) && now.is_set(cpu));
+        if left.count() > 0 {
+            let _ = sched_setaffinity(None, &left);
         }
     }
 
@@ -85,6 +91,26 @@ impl fmt::Display for Cores {
             }
         }
     }
+}
+
+/// The cores with this property.
+fn cpu_set(has: impl Fn(usize) -> bool) -> CpuSet {
+    let mut set = CpuSet::new();
+    for cpu in (0..CpuSet::MAX_CPU).filter(|&cpu| has(cpu)) {
+        set.set(cpu);
+    }
+    set
+}
+
+/// The cores on which some thread of this process may run; `None` without procfs.
+fn of_threads() -> Option<CpuSet> {
+    let threads = fs::read_dir("/proc/self/task").ok()?;
+    let masks = threads.filter_map(|thread| {
+        let id = thread.ok()?.file_name().to_str()?.parse().ok()?;
+        sched_getaffinity(Pid::from_raw(id)).ok()
+    });
+    let masks = masks.collect::<Vec<_>>();
+    Some(cpu_set(|cpu| masks.iter().any(|mask| mask.is_set(cpu))))
 }
 
 fn mask_of(process: u32) -> Option<CpuSet> {
@@ -196,13 +222,7 @@ mod tests {
 
     #[test]
     fn masks_are_shared_where_they_have_a_core_in_common() {
-        let mask = |cpus: &[usize]| {
-            let mut mask = CpuSet::new();
-            for &cpu in cpus {
-                mask.set(cpu);
-            }
-            mask
-        };
+        let mask = |cpus: &[usize]| cpu_set(|cpu| cpus.contains(&cpu));
         let (own, other) = (mask(&[0, 1]), mask(&[2, 3]));
         assert!(!share(Some(&own), Some(&other)));
         assert!(share(Some(&own), Some(&mask(&[1, 2]))));
@@ -223,8 +243,7 @@ mod tests {
             let cores = Cores::of(&[Some(std::process::id())]);
             let all = sched_getaffinity(None).unwrap();
             let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap();
-            let mut one = CpuSet::new();
-            one.set(first);
+            let one = cpu_set(|cpu| cpu == first);
             sched_setaffinity(None, &one).unwrap();
             let settled = std::thread::spawn(move || {
                 assert_eq!(sched_getaffinity(None).unwrap(), one);
@@ -235,5 +254,30 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    /// Runs in a process of its own, whose threads all lose a core.
+    #[test]
+    fn a_thread_settles_on_no_core_that_its_process_has_lost() {
+        const ALONE: &str = "SPARK_CCL_TEST_ALONE";
+        const NAME: &str = "cores::tests::a_thread_settles_on_no_core_that_its_process_has_lost";
+        if std::env::var_os(ALONE).is_none() {
+            let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = alone.args(["--exact", NAME]).env(ALONE, "1").output();
+            let output = output.unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            let has_passed = output.status.success() && text.contains("1 passed");
+            return assert!(has_passed, "{text}");
+        }
+        let cores = Cores::of(&[Some(std::process::id())]);
+        let all = sched_getaffinity(None).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&cpu| all.is_set(cpu)).unwrap();
+        let one = cpu_set(|cpu| cpu == first);
+        for thread in fs::read_dir("/proc/self/task").unwrap() {
+            let id = thread.unwrap().file_name().into_string().unwrap();
+            sched_setaffinity(Pid::from_raw(id.parse().unwrap()), &one).unwrap();
+        }
+        cores.settle();
+        assert_eq!(sched_getaffinity(None).unwrap(), one);
     }
 }
