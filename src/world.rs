@@ -208,9 +208,9 @@ impl World {
 }
 
 /// The cores of this rank, as the ranks of its machine share them, in other containers, too. Those
-/// have ids that are of no use here, so they count as ranks that share all cores. A container that
-/// has the network of its machine, but ids of its own, is not told apart: there, the masks of other
-/// processes may count.
+/// have ids that are of no use here, so they count as ranks that share all cores, but not the quota
+/// of this container. A container that has the network of its machine, but ids of its own, is not
+/// told apart: there, the masks of other processes may count.
 fn cores_of(session: &Session) -> Cores {
     let own = session.peer(session.rank()).host_id;
     let peers = (0..session.size()).map(|rank| session.peer(rank));

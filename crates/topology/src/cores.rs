@@ -18,16 +18,17 @@ pub struct Cores {
     mask: usize,
     /// Ranks of this host, this one among them, whose masks have cores of this mask.
     sharers: usize,
-    /// The limit of the control groups for all ranks of this host together, in cores.
+    /// The limit of this process's control groups, in cores.
     quota: Option<f64>,
-    /// Ranks of this host.
+    /// Ranks that share this limit: those of this host that are in no other container.
     ranks: usize,
 }
 
 impl Cores {
     /// The cores of this thread's rank, of as many ranks of this host as there are ids of
     /// processes. Without an id, or with one that is unknown here, a rank counts as one that shares
-    /// the mask. An id must be of this process's namespace: else it may be that of another process
+    /// the mask. Without an id, it does not share the quota: it is in another container, which has
+    /// its own. An id must be of this process's namespace: else it may be that of another process
     /// here, whose mask would count.
     pub fn of(processes: &[Option<u32>]) -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -42,7 +43,7 @@ impl Cores {
                 .filter(|mask| share(own.as_ref(), mask.as_ref()))
                 .count(),
             quota: quotas.min_by(f64::total_cmp),
-            ranks: processes.len(),
+            ranks: processes.iter().flatten().count(),
         }
     }
 
@@ -235,6 +236,12 @@ mod tests {
         assert_eq!(Cores::of(&[Some(own)]).sharers, 1);
         let ids = [Some(own), Some(own), Some(u32::MAX), Some(0), None];
         assert_eq!(Cores::of(&ids).sharers, 5);
+    }
+
+    #[test]
+    fn ranks_of_other_containers_have_quotas_of_their_own() {
+        let own = std::process::id();
+        assert_eq!(Cores::of(&[Some(own), Some(own), None, None]).ranks, 2);
     }
 
     #[test]
