@@ -14,6 +14,9 @@
 //!   its work, and all that the owner has written before.
 //! - Release in [`Mailbox::put_back`], Acquire in [`Mailbox::is_back`]: an owner that has its work
 //!   back sees what the helper has written.
+//! - The Acquire fence in [`Mailbox::put_back`], with the Release fence of another rank that takes
+//!   memory back from its readers (`close` in `crates/transport/src/shm/ring.rs`): if a helper has
+//!   read a byte that was written after that, the owner sees that the memory was taken back.
 //! - [`Mailbox::take_back`] and [`Mailbox::take`] exchange OFFERED, so only one of them gets it.
 //! - [`Mailbox::fall_asleep`] and [`Mailbox::offer`] exchange the state, so that a helper is woken
 //!   up, or does not fall asleep. It publishes nothing, so relaxed is enough.
@@ -22,10 +25,10 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 #[cfg(not(all(test, loom)))]
-use std::sync::atomic::{AtomicPtr, AtomicU32};
+use std::sync::atomic::{AtomicPtr, AtomicU32, fence};
 
 #[cfg(all(test, loom))]
-use loom::sync::atomic::{AtomicPtr, AtomicU32};
+use loom::sync::atomic::{AtomicPtr, AtomicU32, fence};
 
 const EMPTY: u32 = 0;
 const OFFERED: u32 = 1;
@@ -69,6 +72,7 @@ impl<T> Mailbox<T> {
 
     /// Says that the work is done.
     pub(super) fn put_back(&self) {
+        fence(Acquire);
         self.state.store(EMPTY, Release);
     }
 

@@ -21,7 +21,8 @@
 //! - `sender_closed` again, for memory of the sender that the receiver reads where it lies (lent or
 //!   registered): the Release fence in [`close`] and the Acquire fence in [`was_lent`]. If the
 //!   receiver has read a byte that was written after the sender closed, it sees that the sender has
-//!   closed.
+//!   closed. What a helper has read has another Acquire fence, in the helper, before the receiver
+//!   learns of it (`put_back` in `crates/compute/src/helpers/mailbox.rs`).
 //! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: a sender that sees that
 //!   the receiver has closed sees everything that it released. In `Producer::refresh`, which only
 //!   says that nobody reads any more, relaxed is enough.
