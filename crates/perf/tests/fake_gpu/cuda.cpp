@@ -5,7 +5,6 @@
 #include <elf.h>
 
 #include <atomic>
-#include <chrono>
 #include <set>
 
 std::recursive_mutex everything;
@@ -138,12 +137,12 @@ static std::atomic<int> freeing[64];
 // frees memory there. Measured on H200 (driver 580). To be called without a lock.
 static int enter() {
     if (current == NO_DEVICE_IS_CURRENT) return INVALID_CONTEXT;
-    while (freeing[current]) std::this_thread::yield();
+    while (freeing[current]) between_looks();
     return SUCCESS;
 }
 
 static void wait_for_device() {
-    while (current != broken && !idle_device(current)) std::this_thread::yield();
+    while (current != broken && !idle_device(current)) between_looks();
 }
 
 // Waits for all that runs on the device, and holds others up meanwhile.
@@ -365,7 +364,7 @@ int cuStreamQuery(void *handle) {
 int cuStreamSynchronize(void *handle) {
     Stream *stream = used(handle);
     if (int said = look_at(stream)) return said;
-    while (stream->device != broken && !idle(stream)) std::this_thread::yield();
+    while (stream->device != broken && !idle(stream)) between_looks();
     return stream->device == broken ? ILLEGAL_ADDRESS : SUCCESS;
 }
 // The default stream cannot be asked about while a stream captures that synchronizes with it.
@@ -508,7 +507,7 @@ int cuEventQuery(void *handle) {
 }
 int cuEventSynchronize(void *event) {
     int said;
-    while ((said = cuEventQuery(event)) == NOT_READY) std::this_thread::yield();
+    while ((said = cuEventQuery(event)) == NOT_READY) between_looks();
     return said;
 }
 int cuEventElapsedTime(float *elapsed, void *start, void *end) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -16,6 +17,14 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+// Between looks at what a thread waits for. Most tests wait for something else: for a time limit, or
+// for a process. So threads sleep most of the time.
+inline void between_looks() {
+    static thread_local unsigned looks;
+    if (++looks % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    else std::this_thread::yield();
+}
 
 enum {
     SUCCESS = 0,

@@ -350,7 +350,7 @@ static std::atomic<bool> refused;
 int fake_refuse(int now) { return refused = now, 0; }
 
 int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, void *stream) {
-    while (blocked) std::this_thread::yield();
+    while (blocked) between_looks();
     if (refused) return INVALID_ARGUMENT;
     return put(comm, stream, [=] {
         auto mine = std::make_shared<std::shared_ptr<Message>>();
