@@ -47,8 +47,9 @@ impl Cores {
         }
     }
 
-    /// Lets this thread run on all of them that this process still has, whatever core the thread
-    /// that started it was bound to. It stays where it is if none are left, or the kernel refuses.
+    /// Lets this thread run on all of them that this process still has, or on all that it has now
+    /// if it has lost them all, whatever core the thread that started it was bound to. The thread
+    /// stays where it is if the kernel refuses.
     pub fn settle(&self) {
         let Some(set) = &self.set else {
             return;
@@ -56,9 +57,7 @@ impl Cores {
         // Not the mask of the first thread, which programs often bind to a core.
         let now = of_threads().unwrap_or(*set);
         let left = cpu_set(|cpu| set.is_set(cpu) && now.is_set(cpu));
-        if left.count() > 0 {
-            let _ = sched_setaffinity(None, &left);
-        }
+        let _ = sched_setaffinity(None, if left.count() > 0 { &left } else { &now });
     }
 
     /// How many cores this rank could use besides the one it runs on.
@@ -103,7 +102,7 @@ fn cpu_set(has: impl Fn(usize) -> bool) -> CpuSet {
     set
 }
 
-/// The cores on which some thread of this process may run; `None` without procfs.
+/// The cores on which some thread of this process may run; `None` if that is not known.
 fn of_threads() -> Option<CpuSet> {
     let threads = fs::read_dir("/proc/self/task").ok()?;
     let masks = threads.filter_map(|thread| {
@@ -111,7 +110,7 @@ fn of_threads() -> Option<CpuSet> {
         sched_getaffinity(Pid::from_raw(id)).ok()
     });
     let masks = masks.collect::<Vec<_>>();
-    Some(cpu_set(|cpu| masks.iter().any(|mask| mask.is_set(cpu))))
+    (!masks.is_empty()).then(|| cpu_set(|cpu| masks.iter().any(|mask| mask.is_set(cpu))))
 }
 
 fn mask_of(process: u32) -> Option<CpuSet> {
