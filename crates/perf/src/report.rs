@@ -45,8 +45,8 @@ pub(crate) struct Measure {
     pub(crate) per_iteration: Option<PerIteration>,
     /// The time divided by that of the first backend, for the second of two.
     pub(crate) ratio: Option<f64>,
-    /// In host memory, the ranks that store long messages past the caches, since the core of a peer
-    /// is far.
+    /// In host memory, the ranks of which a peer's core is far: they store long messages to it past
+    /// the caches.
     pub(crate) far_ranks: Option<u64>,
 }
 

@@ -262,7 +262,7 @@ impl Bench<'_> {
         })
     }
 
-    /// The number of ranks that store past the caches.
+    /// The number of ranks of which a peer's core is far.
     fn far_ranks(&self, own: Option<bool>) -> Result<Option<u64>, Error> {
         let Some(is_far) = own else {
             return Ok(None);

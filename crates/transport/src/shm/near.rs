@@ -144,7 +144,8 @@ impl Distance {
 
 fn far_of(vendor: &str) -> Duration {
     match vendor {
-        "AuthenticAMD" => FAR_OF_AMD,
+        // Hygon's processors are AMD's by design.
+        "AuthenticAMD" | "HygonGenuine" => FAR_OF_AMD,
         _ => FAR_OF_OTHERS,
     }
 }
