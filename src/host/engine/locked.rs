@@ -78,7 +78,7 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let core = &mut *self.core;
         if core.ops.has_discarded() || !core.remarks.is_empty() {
-            self.left = Some(left_by(core));
+            self.left = Some(Box::new(left_by(core)));
         }
         if std::mem::take(&mut core.has_news) && core.is_blocked {
             core.wires.bell.ring();
@@ -87,11 +87,11 @@ impl Drop for Locked<'_> {
 }
 
 #[cold]
-fn left_by(core: &mut Core) -> Box<Left> {
-    Box::new(Left {
+fn left_by(core: &mut Core) -> Left {
+    Left {
         discarded: core.ops.discarded(),
         remarks: std::mem::take(&mut core.remarks),
-    })
+    }
 }
 
 impl Drop for Left {

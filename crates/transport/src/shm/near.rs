@@ -12,19 +12,16 @@
 //! take 50 to 125 ns, and stores past the caches gain nothing: so the limit depends on the
 //! processor.
 
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::LinkError;
 
-/// Lines that take longer to load are of far peers. Of AMD's processors, the near lines that were
-/// measured take half of this at most, and far ones 100 ns and more.
+/// The limit of AMD's processors. The near lines that were measured take half of this at most, and
+/// far ones 100 ns and more.
 const FAR_OF_AMD: Duration = Duration::from_nanos(75);
 /// The same, of others. Of a Xeon's lines, all near, the second shortest of nine takes 125 ns at
 /// most. Far ones, such as another socket's, were not measured.
 const FAR_OF_OTHERS: Duration = Duration::from_nanos(150);
-/// The limit of this processor.
-static FAR: LazyLock<Duration> = LazyLock::new(|| far_of(&vendor()));
 /// The samples for one choice.
 const SAMPLES: usize = 9;
 /// How many of them may be shorter than the one that decides. A load is shorter if another one has
@@ -47,8 +44,10 @@ const SLOW_CLOCK: Duration = Duration::from_nanos(100);
 const LONG_PAUSE: u32 = 1 << 16;
 
 /// How far away the peer's core is.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Distance {
+    /// Lines that take longer to load are of far peers.
+    limit: Duration,
     is_far: bool,
     /// When that was changed.
     changed: Option<Instant>,
@@ -62,6 +61,22 @@ pub(super) struct Distance {
     pause: u32,
     /// The line may have been loaded, unseen by `measure`.
     is_spoilt: bool,
+}
+
+impl Default for Distance {
+    fn default() -> Self {
+        Self {
+            limit: far_of(&vendor()),
+            is_far: false,
+            changed: None,
+            measured: None,
+            looked: None,
+            samples: [Duration::ZERO; SAMPLES],
+            taken: 0,
+            pause: 0,
+            is_spoilt: false,
+        }
+    }
 }
 
 impl Distance {
@@ -135,7 +150,7 @@ impl Distance {
         let (_, &mut line, _) = self.samples.select_nth_unstable(SHORTER);
         (self.taken, self.measured) = (0, Some(now));
         let may_change = (self.changed).is_none_or(|last| now.duration_since(last) >= STANDS);
-        let is_far = line > *FAR;
+        let is_far = line > self.limit;
         if may_change && self.is_far != is_far {
             (self.is_far, self.changed) = (is_far, Some(now));
         }
