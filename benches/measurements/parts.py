@@ -2,8 +2,9 @@
 
 A part stands between `<!-- begin: NAME WHICH -->` and `<!-- end -->`. NAME is a data file; WHICH
 may have `table=N` (all, if absent), `columns=N,N`, `without=HEAD,HEAD` (columns that the table may
-lack), `rows=FIRST CELL,FIRST CELL` and `with=about`, which adds how it was measured. `<!-- begin: ratios -->` is the table of collectives beside the best
-peer, `<!-- begin: how-fast -->` that of all_reduce beside all others.
+lack), `rows=FIRST CELL,FIRST CELL` and `with=about`, which adds how it was measured.
+`<!-- begin: ratios -->` is the table of collectives beside the best peer,
+`<!-- begin: how-fast -->` that of all_reduce beside all others.
 """
 
 from __future__ import annotations

@@ -55,9 +55,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A rank's boxes for each other rank, and the kernels that fill and read them.
 ///
-/// When it is dropped, its waits are ended. If one of its kernels may still run, it stays until
-/// everything that was enqueued in the GPU's context has run; if the driver cannot confirm that, the
-/// memory stays for good.
+/// When it is dropped, its waits are ended. If one of its kernels may still run, it stays until all
+/// that was enqueued in the GPU's context has run; if the driver cannot confirm that, the memory
+/// stays for good.
 #[derive(Debug)]
 pub struct Slots {
     member: SlotMember,

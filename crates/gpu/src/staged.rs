@@ -48,9 +48,9 @@ const WORD: u64 = 16;
 /// A rank's way to the host: slots in the host's memory, and the kernel that passes pieces through
 /// them.
 ///
-/// When it is dropped, its waits are ended. If one of its kernels may still run, it stays until
-/// everything that was enqueued in the GPU's context has run; if the driver cannot confirm that, the
-/// memory stays for good.
+/// When it is dropped, its waits are ended. If one of its kernels may still run, it stays until all
+/// that was enqueued in the GPU's context has run; if the driver cannot confirm that, the memory
+/// stays for good.
 #[derive(Debug)]
 pub struct Stage {
     rank: usize,

@@ -124,8 +124,8 @@ inline u64 nanoseconds() {
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (u64)now.tv_sec * 1000000000ull + (u64)now.tv_nsec;
 }
-// The kernels that wait may be many more than the processors, and most tests wait for something else:
-// for a time limit, or for a process. So they sleep most of the time.
+// The kernels that wait may be many more than the processors, and most tests wait for something
+// else: for a time limit, or for a process. So they sleep most of the time.
 inline void between_polls() {
     static thread_local u32 polls;
     const timespec pause = {0, 20 * 1000};

@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-// Between looks at what a thread waits for. Most tests wait for something else: for a time limit, or
-// for a process. So threads sleep most of the time.
+// Between looks at what a thread waits for. Most tests wait for something else: for a time limit,
+// or for a process. So threads sleep most of the time.
 inline void between_looks() {
     static thread_local unsigned looks;
     if (++looks % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
