@@ -49,8 +49,8 @@ pub(super) struct Distance {
     /// Lines that take longer to load are of far peers.
     limit: Duration,
     is_far: bool,
-    /// What the last samples said. Only a second time in a row do they change the choice: near lines,
-    /// too, are slow while long calls keep the memory busy.
+    /// What the last samples said. Only a second time in a row do they change the choice: near
+    /// lines, too, are slow while long calls keep the memory busy.
     seemed_far: bool,
     /// When the choice was changed.
     changed: Option<Instant>,
