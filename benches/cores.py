@@ -65,7 +65,7 @@ def arguments():
     parser.add_argument("--seconds", type=float, default=float("inf"),
                         help="start no further round after this time, in each of the two parts")
     parser.add_argument("--several", type=int, default=0, metavar="CORES",
-                        help="also measure two ranks with so many cores each")
+                        help="also measure two ranks with this number of cores each")
     return parser.parse_args()
 
 

@@ -4,6 +4,7 @@
 # made.
 #   benches/torch-hosts.sh [--ranks RANKS_PER_HOST] [argument of `spark_ccl.bench`]...
 set -euo pipefail
+. "$(dirname "$0")/cable.sh"
 
 environment=${XDG_CACHE_HOME:-$HOME/.cache}/spark-ccl/torch
 if ! [ -x "$environment/bin/torchrun" ]; then
@@ -22,18 +23,7 @@ remove() {
 }
 trap remove EXIT
 
-for host in "${hosts[@]}"; do
-    ip netns add "$host"
-    ip -n "$host" link set lo up
-done
-ip link add cable netns "${hosts[0]}" type veth peer cable netns "${hosts[1]}"
-for number in 0 1; do
-    ip -n "${hosts[$number]}" address add "10.78.0.$((number + 1))/24" dev cable
-    ip -n "${hosts[$number]}" link set cable addrgenmode none up
-done
-for host in "${hosts[@]}"; do
-    until ip -n "$host" link show cable | grep -q "state UP"; do sleep 0.01; done
-done
+lay_cable "${hosts[@]}"
 
 # Not from here: the installed package is measured, not the sources.
 cd /

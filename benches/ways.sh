@@ -8,6 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
+. benches/cable.sh
 
 rounds=${ROUNDS:-5} mebibytes=${MEBIBYTES:-4} priority=${PRIORITY:-50} limit=${SECONDS_MOST:-600}
 work=$(mktemp -d)
@@ -35,19 +36,6 @@ pair() {
     bounded "${first[@]}" "$work/ways" listen "$address" 0 "$rounds" "$mebibytes"
     wait $other
     other=
-}
-
-lay_cable() {
-    local number
-    for host in "${hosts[@]}"; do ip netns add "$host"; done
-    ip link add cable netns "${hosts[0]}" type veth peer name cable netns "${hosts[1]}"
-    for number in 0 1; do
-        ip -n "${hosts[$number]}" address add "10.78.0.$((number + 1))/24" dev cable
-        ip -n "${hosts[$number]}" link set cable addrgenmode none up
-    done
-    for host in "${hosts[@]}"; do
-        until ip -n "$host" link show cable | grep -q "state UP"; do sleep 0.01; done
-    done
 }
 
 machines() {
@@ -92,7 +80,7 @@ for place in "${@:-loopback}"; do
     echo "$place, load average before $(cut -d' ' -f1 /proc/loadavg)"
     case $place in
     loopback) pair 127.0.0.1 ;;
-    cable) lay_cable && pair 10.78.0.1 ip netns exec ;;
+    cable) lay_cable "${hosts[@]}" && pair 10.78.0.1 ip netns exec ;;
     machines) machines ;;
     *) exit 64 ;;
     esac
